@@ -1,0 +1,257 @@
+"""One client's connection: bytes in, messages handled, replies out.
+
+A bad, slow or hostile client harms only itself: what is not our protocol ends this connection with
+one log line, a client that does not read is dropped at a bounded buffer, a client that does not
+greet within 5 s is dropped too. Replies of one batch leave in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from typing import TYPE_CHECKING, Any
+
+from grn import procs
+from grn.errors import GrnError, LeaseError, ProtocolError, UsageError
+from grn.rules import events as ev
+from grn.rules.messages import check_hello, end_from, error_reply, hello_reply, request_from, text
+from grn.rules.model import Owner
+from grn.rules.wire import Frames, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from grn.broker.core import BrokerCore
+
+__all__ = ["HELLO_WITHIN_S", "MAX_UNREAD", "Connection"]
+
+HELLO_WITHIN_S = 5.0
+MAX_UNREAD = 8 << 20
+"""Bytes that wait for a client that does not read before it is dropped."""
+
+_PEERCRED = struct.Struct("3i")
+log = logging.getLogger("grn.broker")
+
+
+class Connection(asyncio.Protocol):
+    """What the broker knows of one connected client."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._frames = Frames()
+        self._out: list[bytes] = []
+        self._greeted = False
+        self._transport: asyncio.Transport | None = None
+        self._hello_timer: asyncio.TimerHandle | None = None
+        self._owner: Owner | None = None
+        self.pid = self.uid = 0
+        self.tickets: dict[int, int] = {}
+        """Request id -> ticket, of requests that wait."""
+        self.leases: set[str] = set()
+        self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
+            "acquire": self._acquire,
+            "cancel": self._cancel,
+            "started": self._started,
+            "release": self._release,
+            "adopt": self._adopt,
+            "status": self._status,
+            "profiles": self._profiles,
+            "stop": self._stop,
+        }
+
+    # -- asyncio --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Learn from the kernel who is there: never from a pid in a message."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what a stream socket gives
+        self._transport = transport
+        peer = transport.get_extra_info("socket")
+        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+        self.pid, self.uid, _ = _PEERCRED.unpack(credentials)
+        loop = self._core.loop
+        self._hello_timer = loop.call_later(HELLO_WITHIN_S, self._not_greeted)
+        self._core.connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Handle all complete frames of a read, then let the broker decide once."""
+        try:
+            for body in self._frames.feed(data):
+                self._message(decode(body))
+        except ProtocolError as error:
+            self.drop(str(error))
+        self._core.settle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client closed, died, or was dropped: what it waited for is withdrawn."""
+        del exc
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        self._core.disconnected(self)
+        self._transport = None
+
+    def _not_greeted(self) -> None:
+        self.drop(f"no hello within {HELLO_WITHIN_S:g} s")
+
+    def drop(self, why: str) -> None:
+        """End this connection with one log line."""
+        if self._transport is not None and not self._transport.is_closing():
+            log.warning("dropped pid=%d uid=%d reason=%r", self.pid, self.uid, why)
+            self.flush()
+            self._transport.close()
+            if self._transport.get_write_buffer_size():
+                self._transport.abort()
+
+    def close(self) -> None:
+        """End this connection after what is queued was sent."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- replies --------------------------------------------------------------------------------
+
+    def reply(self, message: dict[str, Any]) -> None:
+        """Queue a message; `flush` sends all of a batch at once."""
+        try:
+            self._out.append(encode(message))
+        except ProtocolError as error:
+            self._out.append(encode(error_reply(message.get("id"), error.code, str(error))))
+        self._core.unflushed.add(self)
+
+    def flush(self) -> None:
+        """Send what is queued; a client that does not read is dropped."""
+        transport = self._transport
+        if not self._out or transport is None or transport.is_closing():
+            self._out.clear()
+            return
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        self._out.clear()
+        transport.write(data)
+        if transport.get_write_buffer_size() > MAX_UNREAD:
+            log.warning("dropped pid=%d uid=%d reason='does not read'", self.pid, self.uid)
+            transport.abort()
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def _message(self, message: dict[str, Any]) -> None:
+        if not self._greeted:
+            self._hello(message)
+            return
+        handler = self._handlers.get(message.get("op", ""))  # type: ignore[arg-type]
+        request_id = message.get("id")
+        if handler is None:
+            known = f"unknown op {message.get('op')!r}"
+            self.reply(error_reply(request_id, "protocol", known))
+            return
+        try:
+            handler(message)
+        except GrnError as error:
+            self.reply(error_reply(request_id, error.code, error.message))
+
+    def _hello(self, message: dict[str, Any]) -> None:
+        version = check_hello(message)
+        self._greeted = True
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        core = self._core
+        self.reply(
+            hello_reply(
+                version,
+                pid=core.pid,
+                release=core.release,
+                on_demand=core.on_demand,
+                devices=core.backend.spec,
+            )
+        )
+
+    def owner(self) -> Owner:
+        """Return who holds this client's leases: its pid with its start time.
+
+        Raises:
+            LeaseError: if the process cannot be seen from here, so its death could not either.
+        """
+        if self._owner is None:
+            start = procs.start_time(self.pid) if self.pid > 0 else None
+            if start is None:
+                raise LeaseError(
+                    "the client's process cannot be seen by the broker (another pid namespace?):"
+                    " run it in the broker's, for containers with --pid=host"
+                )
+            self._owner = Owner(self.pid, start, self.uid)
+        return self._owner
+
+    def _acquire(self, message: dict[str, Any]) -> None:
+        request_id = message.get("id")
+        if type(request_id) is not int or request_id in self.tickets:
+            raise UsageError(f"id {request_id!r}: a number that no waiting request has is expected")
+        core = self._core
+        core.ticket += 1
+        request = request_from(
+            message,
+            ticket=core.ticket,
+            owner=self.owner(),
+            now=core.now(),
+            devices=core.devices,
+            policy=core.policy,
+        )
+        self.tickets[request_id] = request.ticket
+        core.asked[request.ticket] = (self, request_id, request.arrived_s)
+        core.step(ev.Asked(core.now(), request))
+
+    def _cancel(self, message: dict[str, Any]) -> None:
+        ticket = self.tickets.get(message.get("id"))  # type: ignore[arg-type]
+        if ticket is not None:
+            self._core.step(ev.Cancelled(self._core.now(), ticket))
+
+    def _started(self, message: dict[str, Any]) -> None:
+        lease = self._own_lease(message)
+        pid = message.get("pid")
+        if type(pid) is not int or pid <= 0:
+            raise UsageError(f"pid {pid!r} is not a process id")
+        start = procs.start_time(pid)
+        if start is None:
+            return  # over already: its end is on its way
+        if pid != self.pid and procs.parent(pid) != self.pid:
+            raise LeaseError(f"process {pid} is not the client and not a child of it")
+        main = Owner(pid, start, self.uid)
+        self._core.step(ev.Started(self._core.now(), lease, main))
+
+    def _own_lease(self, message: dict[str, Any]) -> str:
+        lease_id = text(message, "lease")
+        lease = self._core.machine.leases.get(lease_id)
+        if lease is None:
+            raise LeaseError(f"lease {lease_id!r} is not held any more")
+        if lease.request.owner != self.owner():
+            raise LeaseError(f"lease {lease_id} belongs to process {lease.request.owner.pid}")
+        return lease_id
+
+    def _release(self, message: dict[str, Any]) -> None:
+        lease_id = self._own_lease(message)
+        self._core.give_back(self, message.get("id"), lease_id, end_from(message))
+
+    def _adopt(self, message: dict[str, Any]) -> None:
+        wanted = message.get("leases")
+        if not isinstance(wanted, list):
+            raise UsageError("leases: a list of lease ids is expected")
+        held = self._core.machine.leases
+        owner = self.owner()
+        mine = [
+            lease for lease in wanted if lease in held and held[lease].request.owner == owner
+        ]
+        self.leases.update(mine)
+        self.reply({"op": "adopted", "id": message.get("id"), "leases": mine})
+
+    def _status(self, message: dict[str, Any]) -> None:
+        report = self._core.status()
+        self.reply({"op": "status", "id": message.get("id"), "status": report})
+
+    def _profiles(self, message: dict[str, Any]) -> None:
+        listed = self._core.edit_profiles(message)
+        self.reply({"op": "profiles", "id": message.get("id"), "profiles": listed})
+
+    def _stop(self, message: dict[str, Any]) -> None:
+        if self.uid not in (self._core.uid, 0):
+            raise LeaseError("only the broker's own user can stop it")
+        self.reply({"op": "stopping", "id": message.get("id")})
+        self._core.stop("asked by a client")

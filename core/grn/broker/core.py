@@ -1,0 +1,407 @@
+"""The broker's middle: carries events to the rules and their effects to the world.
+
+One batch is: messages of one read -> events -> `Settle` -> effects. Journal records of a batch are
+written in one call before any reply leaves, so that a grant that a client has seen survives the
+broker. If they cannot be written, the grants are taken back and refused with the reason.
+
+Must not: decide anything about placement, profiles or lives of leases. That is `grn.rules`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from grn import procs
+from grn.broker.sampler import Sampler
+from grn.broker.watch import Watcher
+from grn.errors import JournalError, UsageError
+from grn.rules import events as ev
+from grn.rules.messages import number, released_reply, text
+from grn.rules.profiles import to_record
+from grn.rules.report import profiles_report, status_report
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from grn.broker.connection import Connection
+    from grn.broker.journal import Journal
+    from grn.broker.store import ProfileStore
+    from grn.devices.base import Backend
+    from grn.rules.machine import Machine
+    from grn.rules.messages import GrantWriter
+    from grn.rules.model import Device, End, Lease, Owner, Policy
+
+__all__ = ["BrokerCore"]
+
+_KEEP_PROFILES_AFTER_S = 0.2
+_HEAL_EVERY_S = 1.0
+_COMPACT_RECORDS = 4096
+log = logging.getLogger("grn.broker")
+
+
+class BrokerCore:
+    """Everything that one running broker holds together."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        machine: Machine,
+        backend: Backend,
+        devices: tuple[Device, ...],
+        journal: Journal,
+        store: ProfileStore,
+        writer: GrantWriter,
+        policy: Policy,
+        release: str,
+        on_demand: bool,
+        idle_exit_s: float,
+        fast_s: float,
+        slow_s: float,
+        debug: bool,
+    ) -> None:
+        self.loop = loop
+        self.machine = machine
+        self.backend = backend
+        self.devices = devices
+        self.policy = policy
+        self.release = release
+        self.on_demand = on_demand
+        self.pid = os.getpid()
+        self.uid = os.getuid()
+        self.ticket = 0
+        self.asked: dict[int, tuple[Connection, int, float]] = {}
+        """Ticket -> who asked, under which request id, and since when."""
+        self.releases: dict[int, tuple[Connection, object]] = {}
+        self.connections: set[Connection] = set()
+        self.unflushed: set[Connection] = set()
+        self.warnings: list[str] = []
+        self._journal = journal
+        self._store = store
+        self._writer = writer
+        self._debug = debug
+        self._effects: list[ev.Effect] = []
+        self._unkept: dict[tuple[str, str], None] = {}
+        self._keep_timer: asyncio.TimerHandle | None = None
+        self._heal_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_exit_s = idle_exit_s
+        self._records = 0
+        self._stop: asyncio.Future[str] = loop.create_future()
+        self.watcher = Watcher(loop)
+        self.sampler = Sampler(self, fast_s=fast_s, slow_s=slow_s)
+
+    # -- time and steps -------------------------------------------------------------------------
+
+    @staticmethod
+    def now() -> float:
+        """Seconds on the monotonic clock: no lease depends on the time of day."""
+        return time.monotonic()
+
+    def step(self, event: ev.Event) -> None:
+        """Take one event in; its effects are carried out at the end of the batch."""
+        self._effects += self.machine.step(event)
+        if self._debug:
+            self.machine.check_invariants()
+
+    def settle(self) -> None:
+        """End a batch: decide what can be granted, then carry all effects out."""
+        machine = self.machine
+        if machine.dirty:
+            if len(machine.line):
+                self.sampler.refresh()
+            self.step(ev.Settle(self.now()))
+        if self._effects:
+            self._carry_out()
+        if self.unflushed:
+            for connection in self.unflushed:
+                connection.flush()
+            self.unflushed.clear()
+        self.sampler.adjust()
+        self._mind_idleness()
+
+    def _carry_out(self) -> None:
+        effects, self._effects = self._effects, []
+        records = [effect.record for effect in effects if type(effect) is ev.Record]
+        if records and not self._journal_keeps(records):
+            effects = self._taken_back(effects)
+        for effect in effects:
+            kind = type(effect)
+            if kind is ev.Granted:
+                self._granted(effect)  # type: ignore[arg-type]
+            elif kind is ev.Reported:
+                self._reported(effect)  # type: ignore[arg-type]
+            elif kind is not ev.Record:
+                self._other(effect)
+
+    def _other(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Refused():
+                self._refused(effect)
+            case ev.Queued(ticket, reason):
+                connection, request_id, _ = self.asked.get(ticket, (None, 0, 0.0))
+                if connection is not None:
+                    connection.reply({"op": "waiting", "id": request_id, "reason": reason})
+            case ev.Learnt(job_type, model):
+                self._learnt(job_type, model)
+            case ev.Said(level, said):
+                log.log(logging.getLevelNamesMapping()[level.upper()], "%s", said)
+
+    def _granted(self, effect: ev.Granted) -> None:
+        entry = self.asked.pop(effect.ticket, None)
+        lease = effect.lease
+        if entry is None:
+            return
+        connection, request_id, since = entry
+        connection.tickets.pop(request_id, None)
+        waited = max(0.0, self.now() - since)
+        if not effect.nested:
+            connection.leases.add(lease.id)
+        connection.reply(
+            self._writer.write(request_id, lease, nested=effect.nested, waited_s=waited)
+        )
+
+    def _reported(self, effect: ev.Reported) -> None:
+        connection, request_id = self.releases.pop(effect.ticket)
+        lease = effect.lease
+        connection.leases.discard(lease.id)
+        began = lease.started_s if lease.started_s is not None else lease.granted_s
+        connection.reply(released_reply(request_id, effect, ran_s=self.now() - began))
+        if effect.draining:
+            self._watch_main(lease)
+
+    def _refused(self, effect: ev.Refused) -> None:
+        if effect.ticket in self.releases:
+            connection, request_id = self.releases.pop(effect.ticket)
+        elif effect.ticket in self.asked:
+            connection, request_id, _ = self.asked.pop(effect.ticket)
+            connection.tickets.pop(request_id, None)
+        else:
+            return
+        connection.reply(
+            {"op": "refused", "id": request_id, "code": effect.code, "message": effect.message}
+        )
+
+    # -- clients --------------------------------------------------------------------------------
+
+    def connected(self, connection: Connection) -> None:
+        """A client is there."""
+        self.connections.add(connection)
+        self._mind_idleness()
+
+    def disconnected(self, connection: Connection) -> None:
+        """A client's connection ended: withdraw what waits, and see whether its process lives."""
+        self.connections.discard(connection)
+        self.unflushed.discard(connection)
+        for ticket in list(connection.tickets.values()):
+            self.step(ev.Cancelled(self.now(), ticket))
+            self.asked.pop(ticket, None)
+        held = self.machine.leases
+        for lease_id in connection.leases:
+            if lease_id in held:
+                self.watch_owner(held[lease_id])
+        self.settle()
+
+    def watch_owner(self, lease: Lease) -> None:
+        """Learn of the death of a lease's owner, which no connection will tell any more."""
+        self.watcher.watch(lease.request.owner, lambda: self._owner_died(lease.request.owner))
+
+    def _owner_died(self, owner: Owner) -> None:
+        self.sampler.look()
+        for lease in [x for x in self.machine.leases.values() if x.request.owner == owner]:
+            main = lease.main
+            alive = main is not None and procs.is_alive(main.pid, main.start)
+            self.step(ev.OwnerGone(self.now(), lease.id, main_alive=alive))
+            if alive:
+                self._watch_main(lease)
+        self.settle()
+
+    def _watch_main(self, lease: Lease) -> None:
+        main = lease.main
+        if main is not None and main != lease.request.owner:
+            self.watcher.watch(main, lambda: self._main_died(lease.id))
+
+    def _main_died(self, lease_id: str) -> None:
+        self.sampler.look()
+        self.step(ev.MainGone(self.now(), lease_id))
+        self.settle()
+
+    def give_back(
+        self, connection: Connection, request_id: object, lease_id: str, end: End
+    ) -> None:
+        """A client gives a lease back: look at its devices first, then let the rules decide."""
+        self.ticket += 1
+        self.releases[self.ticket] = (connection, request_id)
+        self.sampler.refresh(lease_id)
+        main = self.machine.leases[lease_id].main
+        alive = main is not None and procs.is_alive(main.pid, main.start)
+        self.step(ev.Released(self.now(), lease_id, end, self.ticket, main_alive=alive))
+
+    # -- taking over ----------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """Check each lease that a former broker left: keep the living, forget the dead."""
+        self.sampler.look()
+        for lease in list(self.machine.leases.values()):
+            self.watch_owner(lease)
+            self._watch_main(lease)
+        self.settle()
+        self._compact()
+
+    # -- the journal ----------------------------------------------------------------------------
+
+    def _journal_keeps(self, records: list[dict[str, object]]) -> bool:
+        if self.machine.disk_problem:
+            return not any(record["ev"] == "grant" for record in records)
+        try:
+            self._journal.append(records)
+        except JournalError as error:
+            self.step(ev.DiskFailed(self.now(), self._granted_in(records), str(error)))
+            self._heal_timer = self.loop.call_later(_HEAL_EVERY_S, self._try_to_heal)
+            return False
+        self._records += len(records)
+        if self._records > _COMPACT_RECORDS + 8 * len(self.machine.leases):
+            self._compact()
+        return True
+
+    @staticmethod
+    def _granted_in(records: list[dict[str, object]]) -> tuple[str, ...]:
+        return tuple(str(record["lease"]) for record in records if record["ev"] == "grant")
+
+    def _taken_back(self, effects: list[ev.Effect]) -> list[ev.Effect]:
+        """Leave out grants that no journal keeps; the refusals that replace them come after."""
+        replaced, self._effects = self._effects, []
+        kept: list[ev.Effect] = [
+            e for e in effects if type(e) is not ev.Granted or e.nested
+        ]
+        return kept + replaced
+
+    def _try_to_heal(self) -> None:
+        """Write the state whole; when that works, the journal is sound again."""
+        self._heal_timer = None
+        if self._compact():
+            self.step(ev.DiskHealed(self.now()))
+            self.keep_profiles()
+        else:
+            self._heal_timer = self.loop.call_later(_HEAL_EVERY_S, self._try_to_heal)
+        self.settle()
+
+    def _compact(self) -> bool:
+        try:
+            self._journal.compact(self.machine.snapshot())
+        except JournalError as error:
+            log.error("journal-not-compacted reason=%r", str(error))  # noqa: TRY400 - said in one line
+            return False
+        self._records = 0
+        return True
+
+    # -- profiles -------------------------------------------------------------------------------
+
+    def _learnt(self, job_type: str, model: str) -> None:
+        """Keep a profile soon, off the path from release to grant, many in one transaction."""
+        self._unkept[(job_type, model)] = None
+        if self._keep_timer is None:
+            self._keep_timer = self.loop.call_later(_KEEP_PROFILES_AFTER_S, self.keep_profiles)
+
+    def keep_profiles(self) -> None:
+        """Write changed profiles to their store."""
+        self._keep_timer = None
+        if not self._unkept:
+            return
+        book = self.machine.profiles
+        found = {key: book.find(*key) for key in self._unkept}
+        try:
+            self._store.put_many({key: to_record(p) for key, p in found.items() if p is not None})
+        except JournalError as error:
+            self.step(ev.DiskFailed(self.now(), (), str(error)))
+            if self._heal_timer is None:
+                self._heal_timer = self.loop.call_later(_HEAL_EVERY_S, self._try_to_heal)
+            self.settle()
+            return
+        self._unkept.clear()
+
+    def edit_profiles(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        """List, set or forget profiles, as a client asks."""
+        book = self.machine.profiles
+        action = text(message, "action", "list")
+        job_type, model = text(message, "type") or None, text(message, "device_model") or None
+        if action == "set":
+            mib = number(message, "memory_mib")
+            if job_type is None or not mib:
+                raise UsageError("set needs a type and a size")
+            for name in [model] if model else sorted({d.model for d in self.devices}):
+                book.of(job_type, name).set_mib = mib
+                self._learnt(job_type, name)
+        elif action == "forget":
+            self._forget(job_type, model)
+        elif action not in ("list", "show"):
+            raise UsageError(f"profiles: {action!r} is not list, show, set or forget")
+        self.machine.dirty = True
+        self.keep_profiles()
+        return profiles_report(book, job_type, model)
+
+    def _forget(self, job_type: str | None, model: str | None) -> None:
+        book = self.machine.profiles
+        types = [job_type] if job_type else sorted({p.type for p in book.matching()})
+        for name in types:
+            if not book.forget(name, model) and job_type:
+                raise UsageError(f"no profile of type {name!r}")
+            self._store.delete(name, model)
+
+    # -- status ---------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Describe the books as of now."""
+        self.sampler.refresh()
+        warnings = [*self.warnings, *self._left_behind()]
+        if self.machine.disk_problem:
+            warnings.append(f"{self.machine.disk_problem}: nothing new is granted")
+        report = status_report(self.machine, self.now(), warnings)
+        report["broker"] = {"pid": self.pid, "devices": self.backend.spec, "meter": self.backend.meter}
+        return report
+
+    def _left_behind(self) -> list[str]:
+        """Name processes of leases that have ended: they hold no device memory, but they live."""
+        leases = self.machine.leases
+        return [
+            f"lease {lease} has ended; of its processes {', '.join(map(str, pids))} still live"
+            for lease, pids in procs.with_marker().items()
+            if lease not in leases and lease.startswith(f"{self.machine.token}-")
+        ]
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _mind_idleness(self) -> None:
+        idle = not (self.machine.leases or len(self.machine.line) or self.connections)
+        if not idle or not self.on_demand:
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+                self._idle_timer = None
+        elif self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self._idle_exit_s, self.stop, "idle")
+
+    def stop(self, why: str) -> None:
+        """Leave: grant nothing more, tell those who wait; leases stay in the journal."""
+        if self._stop.done():
+            return
+        self.machine.closing = True
+        for ticket in list(self.asked):
+            self._refused(ev.Refused(ticket, "shutting-down", f"the broker is leaving ({why})"))
+        self.settle()
+        self._stop.set_result(why)
+
+    async def until_stopped(self) -> str:
+        """Wait until the broker is to leave; return why."""
+        return await self._stop
+
+    def close(self) -> None:
+        """Keep what was learnt, and let go of files."""
+        self.keep_profiles()
+        self._compact()
+        self._journal.close()
+        self._store.close()
+        self.watcher.close()
+        self.sampler.close()

@@ -1,0 +1,210 @@
+"""Brings a broker up, serves, and brings it down in order.
+
+Up: lock, devices, journal, profiles, take over what lives, listen, READY. The lock comes first, so
+nothing is touched while another broker lives; the socket comes last, so whoever can connect can be
+served. Down: no new grants, waiters are told, profiles kept, the socket's name removed if it is
+still ours, then the lock released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import secrets
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from grn import __version__, hostcpu, paths
+from grn.broker import systemd
+from grn.broker.connection import Connection
+from grn.broker.core import BrokerCore
+from grn.broker.journal import Journal
+from grn.broker.lock import InstanceLock, bind_socket, unlink_own
+from grn.broker.store import ProfileStore
+from grn.devices import open_backend
+from grn.errors import GrnError
+from grn.rules.estimate import Margin
+from grn.rules.machine import Machine
+from grn.rules.messages import GrantWriter
+from grn.rules.model import Device, Policy
+from grn.rules.profiles import ProfileBook, from_record
+
+if TYPE_CHECKING:
+    import socket
+
+    from grn.devices.base import Backend
+    from grn.settings import Settings
+
+__all__ = ["main"]
+
+_BACKLOG = 512
+log = logging.getLogger("grn.broker")
+
+
+def main(settings: Settings, *, on_demand: bool = False, ready_fd: int | None = None) -> int:
+    """Run a broker until it is stopped; return the exit status.
+
+    Raises:
+        GrnError: if it cannot start. A starter that waits on `ready_fd` is told the reason.
+    """
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    try:
+        return asyncio.run(_run(settings, on_demand=on_demand, ready_fd=ready_fd))
+    except GrnError as error:
+        _tell(ready_fd, f"ERROR {error.message}")
+        raise
+
+
+async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> int:
+    _raise_file_limit()
+    path = paths.socket_path(os.environ, settings.socket)
+    paths.prepare_folder(path, os.environ)
+    lock = InstanceLock(path)
+    lock.acquire()
+    backend = open_backend(
+        settings.devices,
+        mask=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        state_dir=os.path.dirname(path),
+    )
+    core = _assemble(settings, backend, path, on_demand=on_demand)
+    listener = systemd.passed_socket() or bind_socket(path)
+    listener.setblocking(False)
+    core.take_over()
+    server = await core.loop.create_unix_server(
+        lambda: Connection(core), sock=listener, backlog=_BACKLOG
+    )
+    _handle_signals(core, on_demand=on_demand)
+    log.info(
+        "ready pid=%d socket=%s devices=%s managed=%d leases=%d",
+        core.pid, path, backend.spec, len(core.devices), len(core.machine.leases),
+    )  # fmt: skip
+    _tell(ready_fd, f"READY {core.pid}")
+    systemd.notify("READY=1")
+    why = await core.until_stopped()
+    log.info("leaving reason=%r leases=%d", why, len(core.machine.leases))
+    systemd.notify("STOPPING=1")
+    _close(core, server, path, listener)
+    backend.close()
+    lock.release()
+    return 0
+
+
+def _assemble(settings: Settings, backend: Backend, path: str, *, on_demand: bool) -> BrokerCore:
+    devices = tuple(_rule_devices(settings, backend))
+    store = ProfileStore(os.path.join(settings.state_dir, "profiles.sqlite"))
+    profiles = ProfileBook(Margin(*settings.margin_rule), limit=settings.max_types)
+    kept = store.load(settings.max_types)
+    profiles.load(from_record(*key, record) for key, record in reversed(kept.items()))
+    machine = Machine(
+        devices,
+        cpus=settings.machine_cpus
+        or hostcpu.usable_cpus(reserve=settings.cpu_reserve),
+        ram_mib=settings.machine_ram_mib
+        or hostcpu.memory_total_mib(reserve_mib=settings.ram_reserve_mib),
+        profiles=profiles,
+        token=secrets.token_hex(3),
+        jobs_at_once=settings.jobs_at_once,
+        provisional_after_s=settings.provisional_after_s,
+    )
+    journal, records, report = Journal.open(paths.beside(path).journal)
+    core = BrokerCore(
+        asyncio.get_running_loop(),
+        machine=machine,
+        backend=backend,
+        devices=devices,
+        journal=journal,
+        store=store,
+        writer=GrantWriter.for_mask(
+            devices,
+            mask=os.environ.get("CUDA_VISIBLE_DEVICES"),
+            style=settings.mask_style or "auto",
+            extra=backend.job_env(),
+        ),
+        policy=Policy(settings.policy),
+        release=__version__,
+        on_demand=on_demand,
+        idle_exit_s=settings.idle_exit_s,
+        fast_s=settings.sample_fast_s,
+        slow_s=settings.sample_slow_s,
+        debug=settings.debug_invariants,
+    )
+    machine.restore(records, core.now())
+    for warning in (backend.note, report):
+        if warning:
+            core.warnings.append(warning)
+            log.warning("%s", warning)
+    return core
+
+
+def _rule_devices(settings: Settings, backend: Backend) -> list[Device]:
+    rule = settings.headroom_rule
+    return [
+        Device(
+            uuid=info.uuid,
+            index=info.index,
+            model=info.name,
+            total_mib=info.total_mib,
+            reserve_mib=info.reserve_mib,
+            headroom_mib=backend.headroom_default.of(info.total_mib)
+            if rule is None
+            else max(int(info.total_mib * rule[0]), rule[1]),
+            one_process=info.exclusive_process or info.parent is not None,
+        )
+        for info in backend.devices
+    ]
+
+
+def _close(
+    core: BrokerCore, server: asyncio.Server, path: str, listener: socket.socket
+) -> None:
+    """Close in the order that leaves nobody with half an answer."""
+    unlink_own(path, listener)
+    server.close()
+    core.close()
+    for connection in list(core.connections):
+        connection.close()
+
+
+def _handle_signals(core: BrokerCore, *, on_demand: bool) -> None:
+    """TERM, INT: leave in order, the second time at once. USR1: the state into the log."""
+
+    def leave(number: signal.Signals) -> None:
+        core.loop.remove_signal_handler(number)  # the next one ends us as usual
+        core.stop(number.name)
+
+    leaving = [signal.SIGTERM, signal.SIGINT]
+    if on_demand:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        leaving.append(signal.SIGHUP)
+    for number in leaving:
+        core.loop.add_signal_handler(number, leave, number)
+    core.loop.add_signal_handler(
+        signal.SIGUSR1, lambda: log.info("state %r", core.status())
+    )
+
+
+def _raise_file_limit() -> None:
+    """A thousand waiting clients are a thousand descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _tell(ready_fd: int | None, line: str) -> None:
+    """Write the one line for which our starter waits. It may have left already: no matter."""
+    if ready_fd is None:
+        return
+    try:
+        os.write(ready_fd, " ".join(line.split()).encode(errors="replace") + b"\n")
+        os.close(ready_fd)
+    except OSError as error:
+        log.info("starter-left reason=%r", error.strerror)

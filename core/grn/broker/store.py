@@ -1,0 +1,239 @@
+"""The profile store: what was learnt, kept across broker starts in one SQLite file.
+
+Promises: a damaged file is set aside under another name and a new one begun, never an obstacle to
+starting; a file of a newer GRN is refused untouched; a full or read-only disk is a `JournalError`.
+The file is 0600, a folder that has to be made 0700.
+
+Must not: know what a profile contains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgpack
+
+from grn import paths
+from grn.errors import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["FILE_NAME", "SCHEMA_VERSION", "ProfileStore"]
+
+FILE_NAME = "profiles.sqlite"
+SCHEMA_VERSION = 1
+
+_PRIVATE = 0o600
+_BUSY_TIMEOUT_S = 1.0
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_PRIMARY_CODE = 0xFF  # extended result codes carry the primary one in their low byte
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS profiles (
+    type TEXT NOT NULL,
+    device_model TEXT NOT NULL,
+    data BLOB NOT NULL,
+    updated REAL NOT NULL,
+    PRIMARY KEY (type, device_model)
+)
+"""
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+_pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogateescape").pack
+
+
+class ProfileStore:
+    """Profiles by (job type, device model). For one thread at a time."""
+
+    def __init__(self, path: str, *, clock: Callable[[], float] = time.time) -> None:
+        """Open or make the store.
+
+        Raises:
+            JournalError: it cannot be opened or written, or a newer GRN made it.
+            PathError: its folder cannot be made.
+        """
+        self.path = path
+        self._clock = clock
+        paths.existing_or_private_dir(os.path.dirname(os.path.abspath(path)))
+        self._db = self._open_or_begin_anew()
+
+    def load(self, limit: int) -> dict[tuple[str, str], dict[str, Any]]:
+        """Return the profiles used last, newest first, at most `limit`."""
+        query = "SELECT type, device_model, data FROM profiles ORDER BY updated DESC LIMIT ?"
+        rows = self._run(lambda db: db.execute(query, (limit,)).fetchall())
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for job_type, model, data in rows:
+            key = (_from_column(job_type), _from_column(model))
+            profile = _decode(data)
+            if profile is None:
+                _log.warning("profile-unreadable type=%s device_model=%s", *key)
+            else:
+                found[key] = profile
+        return found
+
+    def put_many(self, profiles: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+        """Write these profiles, all of them or none."""
+        now = self._clock()
+        rows = [(*_key(*key), _encode(profile), now) for key, profile in profiles.items()]
+        self._run(
+            lambda db: db.executemany("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?)", rows)
+        )
+
+    def delete(self, job_type: str, model: str | None = None) -> int:
+        """Forget a type, on one device model or on all; return how many profiles that were."""
+        job_type_column, model_column = _key(job_type, model or "")
+        if model is None:
+            query, values = "DELETE FROM profiles WHERE type = ?", [job_type_column]
+        else:
+            query = "DELETE FROM profiles WHERE type = ? AND device_model = ?"
+            values = [job_type_column, model_column]
+        return self._run(lambda db: db.execute(query, values).rowcount)
+
+    def prune(self, limit: int) -> int:
+        """Keep the `limit` profiles used last; return how many were dropped."""
+        query = (
+            "DELETE FROM profiles WHERE rowid NOT IN "
+            "(SELECT rowid FROM profiles ORDER BY updated DESC LIMIT ?)"
+        )
+        return self._run(lambda db: db.execute(query, (limit,)).rowcount)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Do the work as one transaction; begin anew, once, when the file proves damaged."""
+        try:
+            return self._transact(work)
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise self._unusable(error) from error
+            self._db.close()
+            self._set_aside(error)
+        try:
+            self._db = self._open()
+            return self._transact(work)
+        except sqlite3.DatabaseError as error:
+            raise self._unusable(error) from error
+
+    def _transact(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        with self._db:  # commits, or rolls back when the work or the commit fails
+            return work(self._db)
+
+    def _open_or_begin_anew(self) -> sqlite3.Connection:
+        try:
+            return self._open()
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise self._unusable(error) from error
+            self._set_aside(error)
+        try:
+            return self._open()
+        except sqlite3.DatabaseError as error:
+            raise self._unusable(error) from error
+
+    def _open(self) -> sqlite3.Connection:
+        self._make_private_file()
+        db = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
+        try:
+            self._prepare(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _make_private_file(self) -> None:
+        # SQLite would make it 0644; the files that it puts beside it take over this mode.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            os.close(os.open(self.path, flags, _PRIVATE))
+        except OSError as error:
+            raise JournalError(
+                f"cannot open the profile store {self.path}: {error.strerror}; make it writable, "
+                "or set GRN_STATE_DIR to another folder"
+            ) from error
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        if version > SCHEMA_VERSION:
+            raise JournalError(
+                f"the profile store {self.path} has schema {version}, this GRN knows "
+                f"{SCHEMA_VERSION}: use the newer GRN, or set GRN_STATE_DIR to another folder"
+            )
+        verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            damage = sqlite3.DatabaseError(str(verdict))
+            damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise damage
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        with db:
+            db.execute(_SCHEMA)
+            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _set_aside(self, error: sqlite3.DatabaseError) -> None:
+        number = 1
+        while os.path.lexists(f"{self.path}.corrupt-{number}"):
+            number += 1
+        aside = f"{self.path}.corrupt-{number}"
+        try:
+            os.rename(self.path, aside)
+            # They belong to the damaged file; beside a new one they would damage it as well.
+            for suffix in ("-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(self.path + suffix, aside + suffix)
+        except OSError as second:
+            raise JournalError(
+                f"the profile store {self.path} is damaged ({error}) and cannot be set aside: "
+                f"{second.strerror}; move it away"
+            ) from second
+        _log.warning("profile-store-damaged path=%s set_aside=%s error=%s", self.path, aside, error)
+
+    def _unusable(self, error: sqlite3.Error) -> JournalError:
+        return JournalError(
+            f"cannot use the profile store {self.path}: {error}; make room or make it writable, "
+            "or set GRN_STATE_DIR to another folder"
+        )
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & _PRIMARY_CODE in _DAMAGED
+
+
+def _key(job_type: str, model: str) -> tuple[str | bytes, str | bytes]:
+    return _to_column(job_type), _to_column(model)
+
+
+def _to_column(text: str) -> str | bytes:
+    # A command may hold bytes that are not UTF-8, which SQLite keeps as a blob.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(text)
+    return text
+
+
+def _from_column(value: str | bytes) -> str:
+    return os.fsdecode(value) if isinstance(value, bytes) else value
+
+
+def _encode(profile: Mapping[str, Any]) -> bytes:
+    body: bytes = _pack(profile)
+    return body
+
+
+def _decode(data: bytes) -> dict[str, Any] | None:
+    try:
+        profile = msgpack.unpackb(
+            data, raw=False, strict_map_key=False, unicode_errors="surrogateescape"
+        )
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        return None
+    return profile if isinstance(profile, dict) else None

@@ -1,0 +1,148 @@
+"""`grn COMMAND …`: choose a command, and turn the way it ends into what a shell expects.
+
+Promises: only the chosen command's module is imported, so that `grn run` starts a job quickly; every
+error that GRN raises on purpose becomes one line on standard error and its exit status; Ctrl-C and a
+closed pipe end the process by their signal, as they end other programs.
+Must not: parse a command's own options, or import anything heavy.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from grn.errors import GrnError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+__all__ = ["main", "main_broker", "main_run"]
+
+HELP = """\
+usage: grn COMMAND [OPTION ...]
+
+Share the devices of this machine out to jobs whose need is only known once they have run.
+
+commands:
+  run        run a command, or many, each with a share of a device
+  status     show devices, leases, and what every waiting job waits for
+  profiles   show, set or forget what was learnt about job types
+  broker     run the broker in the foreground, or stop it (`grn broker stop`)
+
+options:
+  --help     show this text; `grn COMMAND --help` tells more
+  --version  show the version
+
+Nothing needs to be started first: `grn run` starts the broker if there is none.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `grn` with these arguments (default: those of the process); return its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    first = words[0] if words else ""
+    if first in COMMANDS:
+        return _guarded(first, words[1:])
+    if first in {"help", "--help", "-h"}:
+        return _print(HELP)
+    if first in {"--version", "-V"}:
+        return _print(_version())
+    sys.stderr.write(_advice(first))
+    return UsageError.exit_status
+
+
+def main_run() -> int:
+    """Entry point of `grn-run`."""
+    return _guarded("run", sys.argv[1:])
+
+
+def main_broker() -> int:
+    """Entry point of `grn-broker` and `grn-start`."""
+    return _guarded("broker", sys.argv[1:])
+
+
+def _run(argv: list[str]) -> int:
+    from grn.cli.run import main as command
+
+    return command(argv)
+
+
+def _broker(argv: list[str]) -> int:
+    from grn.cli.broker import main as command
+
+    return command(argv)
+
+
+def _status(argv: list[str]) -> int:
+    from grn.cli.status import main as command
+
+    return command(argv)
+
+
+def _profiles(argv: list[str]) -> int:
+    from grn.cli.profiles import main as command
+
+    return command(argv)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "run": _run,
+    "broker": _broker,
+    "status": _status,
+    "profiles": _profiles,
+}
+
+
+def _guarded(name: str, argv: list[str]) -> int:
+    """Run one command and give each way of ending the form that a shell knows."""
+    try:
+        status = COMMANDS[name](argv)
+        # Here, not in the interpreter's last moments: a closed pipe shows only when something is written.
+        if sys.stdout:
+            sys.stdout.flush()
+    except GrnError as error:
+        sys.stderr.write(f"grn {name}: {error.message}\n")
+        return error.exit_status
+    except KeyboardInterrupt:
+        _die_by(signal.SIGINT)
+    except BrokenPipeError:
+        _die_by(signal.SIGPIPE)
+    return status
+
+
+def _die_by(number: signal.Signals) -> NoReturn:
+    """End by this signal's default action, so that the caller sees what ended us."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)  # only if the signal is blocked
+
+
+def _print(text: str) -> int:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _die_by(signal.SIGPIPE)
+    return 0
+
+
+def _version() -> str:
+    from grn import __version__
+
+    return f"grn {__version__}\n"
+
+
+def _advice(word: str) -> str:
+    """Say what is wrong with the first word, and what it may have been meant to be."""
+    if not word:
+        return HELP
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, COMMANDS, n=2, cutoff=0.5)
+    meant = " or ".join(f"`grn {name}`" for name in close)
+    question = f"did you mean {meant}? " if close else ""
+    kind = "option" if word.startswith("-") else "command"
+    return f"grn: no such {kind}: {word!r}; {question}`grn --help` lists what there is\n"

@@ -1,0 +1,121 @@
+"""`grn status`: what the broker's books say, for people and, with `--json`, for programs.
+
+Promises: never starts a broker; the JSON is the broker's own object; everything in it that needs
+somebody's attention (waiters' reasons, left-over processes, warnings) is in the text as well.
+Must not: read devices or processes itself, or decide anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from grn.cli.table import Table, format_seconds, print_tables
+from grn.client import Client
+from grn.rules.units import format_mib
+from grn.settings import load
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the state of the broker; return the exit status."""
+    args = _parser().parse_args(argv)
+    with Client(load({"socket": args.socket}), start=False) as client:
+        status = client.status()
+    if args.json:
+        print(json.dumps(status))
+    else:
+        print_tables(tables(status), notes(status))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="grn status", description="Show devices, leases, and what every waiting job waits for."
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object (schema 1) on stdout")
+    parser.add_argument("--socket", metavar="PATH", help="the broker's socket")
+    return parser
+
+
+def tables(status: Mapping[str, Any]) -> list[Table]:
+    """Arrange devices, leases and waiters as tables; the longest text is in the last column."""
+    index = {device["uuid"]: str(device["index"]) for device in status["devices"]}
+    return [
+        Table(
+            _device_title(status.get("broker", {})),
+            (">device", "state", ">total", ">free", ">booked", ">measured", ">others", "name"),
+            [_device_row(device) for device in status["devices"]],
+        ),
+        Table(
+            "leases",
+            ("lease", "state", "on", ">booked", ">measured", ">peak", ">pid", "job"),
+            [_lease_row(lease, index) for lease in status["leases"]],
+        ),
+        Table("waiting", (">since", "job and reason"), [_waiter_row(w) for w in status["waiters"]]),
+    ]
+
+
+def notes(status: Mapping[str, Any]) -> list[str]:
+    """Say in sentences what does not fit a table: nothing there, left-overs, warnings."""
+    found: list[str] = []
+    if not status["devices"]:
+        found.append("The broker manages no device.")
+    if not status["leases"] and not status["waiters"]:
+        found.append("No job runs or waits.")
+    found += [
+        f"device {device['index']} is {device['state']}: {device['reason']}"
+        for device in status["devices"]
+        if device.get("reason")
+    ]
+    for lease in status["leases"]:
+        if lease["left_over"]:
+            pids = ", ".join(map(str, lease["left_over"]))
+            found.append(f"left over by lease {lease['id']} ({_job(lease)}): process {pids}")
+    return found + [f"warning: {text}" for text in status["warnings"]]
+
+
+def _device_title(broker: Mapping[str, Any]) -> str:
+    return f"devices ({broker['devices']}; broker {broker['pid']})" if broker else "devices"
+
+
+def _device_row(device: Mapping[str, Any]) -> list[str]:
+    sizes = (
+        device[key]
+        for key in ("total_mib", "free_mib", "booked_mib", "measured_mib", "foreign_mib")
+    )
+    return [str(device["index"]), device["state"], *map(_size, sizes), device["name"]]
+
+
+def _lease_row(lease: Mapping[str, Any], index: Mapping[str, str]) -> list[str]:
+    on = ",".join(index.get(uuid, uuid) for uuid in lease["devices"]) or "-"
+    sizes = (lease[key] for key in ("booked_mib", "measured_mib", "peak_mib"))
+    return [
+        str(lease["id"]),
+        lease["state"],
+        on,
+        *map(_size, sizes),
+        str(lease["pid"]),
+        _job(lease),
+    ]
+
+
+def _waiter_row(waiter: Mapping[str, Any]) -> list[str]:
+    return [format_seconds(waiter["since_s"]), f"{_job(waiter)}\n{waiter['reason']}"]
+
+
+def _job(entry: Mapping[str, Any]) -> str:
+    """Name a job by its label, and by its type where that says more."""
+    label, kind = entry["label"], entry["type"]
+    return f"{label} ({kind})" if label and label != kind else str(kind)
+
+
+def _size(mib: int | None) -> str:
+    """Write a size; a driver's "unknown" is shown as such, never as 0."""
+    return "?" if mib is None else format_mib(mib)

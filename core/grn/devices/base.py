@@ -1,0 +1,104 @@
+"""What a device backend is: the words between the broker and whatever knows the devices.
+
+A backend reports; it decides nothing. What it cannot know stays `None` ("unknown"), never 0, and
+a fault of one device is a value in that device's reading, never an exception that hides the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Backend", "DeviceInfo", "DeviceReading", "HeadroomRule", "ProcessUse", "State"]
+
+State = Literal["ok", "lost", "stale"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadroomRule:
+    """How much of a device is never handed out: a floor or a fraction, whichever is more."""
+
+    floor_mib: int = 0
+    fraction: float = 0.0
+
+    def of(self, total_mib: int) -> int:
+        """The headroom of a device of this size, in MiB."""
+        return max(self.floor_mib, int(total_mib * self.fraction))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One device as it was found. `index` is the card's place in bus order, whatever the mask.
+
+    A MIG slice has its card's index and the card's UUID as `parent`; its own UUID is what names it.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    total_mib: int
+    reserve_mib: int = 0
+    parent: str | None = None
+    exclusive_process: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """What one process holds on one device. pid 0: a holder whose pid nobody here can see."""
+
+    pid: int
+    mib: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """One look at one device. `used_mib` leaves out the driver's reserve.
+
+    `processes=None` means that the driver does not say who holds what, `()` that nobody does.
+    """
+
+    uuid: str
+    state: State
+    reason: str = ""
+    used_mib: int | None = None
+    processes: tuple[ProcessUse, ...] | None = None
+
+
+class Backend(Protocol):
+    """A source of devices and readings. Held by one broker, called from one thread."""
+
+    spec: str
+    """The canonical text that `open_backend` would accept again."""
+    meter: str
+    """'device': a driver's view of device memory; 'rss': resident memory stands for it."""
+    headroom_default: HeadroomRule
+    devices: tuple[DeviceInfo, ...]
+    """Narrowed by and in the order of the mask that the backend was opened with."""
+    note: str
+    """Why there are no devices, or fewer than the mask named; '' if there is nothing to say."""
+
+    def job_env(self) -> dict[str, str]:
+        """Return the variables that a job needs to find these devices."""
+        ...
+
+    def read(
+        self, roots: Mapping[str, Sequence[int]], places: Mapping[str, Sequence[str]]
+    ) -> tuple[DeviceReading, ...]:
+        """Look at every device once, in the order of `devices`.
+
+        Args:
+            roots: lease id -> pids of its live main processes.
+            places: lease id -> UUIDs of its devices. Only `meter == 'rss'` needs the two.
+        """
+        ...
+
+    def unchanged_since_last_read(self) -> bool:
+        """Whether no record changed since `read`. It says nothing about processes that died."""
+        ...
+
+    def close(self) -> None:
+        """Give the devices back, so that another broker can open them."""
+        ...

@@ -1,0 +1,214 @@
+"""What can happen to the machine, and what the broker must do about it.
+
+An event carries its own time: the rules have no clock. An effect is an instruction to the edge;
+effects of one step are carried out in order, `Record` before the reply it protects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grn.rules.model import DeviceState, End, Lease, Owner, Request
+
+__all__ = [
+    "Asked",
+    "Cancelled",
+    "DiskFailed",
+    "DiskHealed",
+    "Effect",
+    "Event",
+    "Granted",
+    "Learnt",
+    "MainGone",
+    "OwnerGone",
+    "Queued",
+    "Reading",
+    "Record",
+    "Refused",
+    "Released",
+    "Reported",
+    "Said",
+    "Sampled",
+    "Settle",
+    "Started",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A client wants a lease. Decided at the next `Settle`, with all that arrived beside it."""
+
+    now: float
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A client no longer wants what it asked for."""
+
+    now: float
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A client names the main process of its lease."""
+
+    now: float
+    lease: str
+    main: Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A client says that its job has ended, and how."""
+
+    now: float
+    lease: str
+    end: End
+    ticket: int
+    main_alive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerGone:
+    """A lease's owner is proven dead. `main_alive`: its job's main process still lives."""
+
+    now: float
+    lease: str
+    main_alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MainGone:
+    """The main process of a lease whose owner is gone is proven dead."""
+
+    now: float
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at one device. `None` is "unknown", never 0."""
+
+    uuid: str
+    state: DeviceState
+    reason: str
+    used_mib: int | None
+    foreign_mib: int | None
+    leases: dict[str, int] | None
+    holders: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """All devices were looked at. `left_over`: living processes of leases that drain or ended."""
+
+    now: float
+    readings: tuple[Reading, ...]
+    left_over: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Decide what can be granted now."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFailed:
+    """The journal could not keep these grants: they must not be given out."""
+
+    now: float
+    leases: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiskHealed:
+    """The journal can be written again."""
+
+    now: float
+
+
+Event = (
+    Asked
+    | Cancelled
+    | Started
+    | Released
+    | OwnerGone
+    | MainGone
+    | Sampled
+    | Settle
+    | DiskFailed
+    | DiskHealed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Tell the client of `ticket` that it holds `lease`."""
+
+    ticket: int
+    lease: Lease
+    nested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Tell the client of `ticket` that it will not get what it asked for."""
+
+    ticket: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Tell the client of `ticket` that it waits, and why."""
+
+    ticket: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Answer a release: how the job ended in the books' view."""
+
+    ticket: int
+    lease: Lease
+    outcome: str
+    peak_mib: int | None
+    source: str | None
+    draining: bool
+    next_mib: int | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write this to the journal before anything later in the list is carried out."""
+
+    record: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """The profile under this key changed: keep it."""
+
+    type: str
+    device_model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Write one line to the log."""
+
+    level: str
+    text: str
+
+
+Effect = Granted | Refused | Queued | Reported | Record | Learnt | Said

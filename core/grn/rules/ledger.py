@@ -1,0 +1,223 @@
+"""The books: what is set aside on each device, and for CPUs and RAM.
+
+Design note. For each device, in MiB::
+
+    free = total - reserve - headroom - foreign - sum over leases of max(booked, measured)
+
+A booking is made in the same step as the decision and stays until the lease ends. Measurement can
+raise what a lease counts for, never lower it below its booking: a job that was admitted and has
+not allocated yet keeps its room. `committed_mib` caches the sum, so that a grant costs the same
+with one lease or with fifty; `check_invariants` recomputes it from nothing.
+
+Rejected: writing driver readings over the books (a job that still imports its libraries would be
+forgotten), and fractions instead of MiB (three jobs of 0.33 hide a rounding error on each device).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from grn.rules.model import Device, DeviceState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Book", "Booking", "InvariantError", "Ledger", "Pool"]
+
+
+class InvariantError(AssertionError):
+    """The books contradict themselves: a defect of GRN, never of its user."""
+
+
+@dataclass(slots=True)
+class Booking:
+    """One lease on one device: what is set aside, and what its processes were last seen to hold."""
+
+    booked_mib: int
+    measured_mib: int = 0
+
+    @property
+    def counts_mib(self) -> int:
+        """What the lease counts for: its booking, or more if it holds more."""
+        return max(self.booked_mib, self.measured_mib)
+
+
+@dataclass(slots=True)
+class Book:
+    """The page of one device."""
+
+    device: Device
+    position: int
+    state: DeviceState = DeviceState.OK
+    reason: str = ""
+    foreign_mib: int = 0
+    usage_known: bool = True
+    committed_mib: int = 0
+    bookings: dict[str, Booking] = field(default_factory=dict)
+    alone: str | None = None
+    """The lease that must not share this device: a probe or a whole-device lease."""
+
+    @property
+    def room_mib(self) -> int:
+        """MiB that leases may take in all: the capacity less what others hold."""
+        return max(0, self.device.capacity_mib - self.foreign_mib)
+
+    @property
+    def free_mib(self) -> int:
+        """MiB that can be granted now; never negative, also when jobs outgrew their bookings."""
+        return max(0, self.device.capacity_mib - self.foreign_mib - self.committed_mib)
+
+    @property
+    def measured_mib(self) -> int:
+        """MiB that the processes of all leases were last seen to hold."""
+        return sum(booking.measured_mib for booking in self.bookings.values())
+
+    @property
+    def booked_mib(self) -> int:
+        """MiB set aside for leases."""
+        return sum(booking.booked_mib for booking in self.bookings.values())
+
+
+@dataclass(slots=True)
+class Pool:
+    """CPUs, or MiB of RAM. `total=None`: unknown, hence unaccounted, and never a reason to wait."""
+
+    name: str
+    total: int | None
+    booked: int = 0
+
+    def fits(self, wish: int | None) -> bool:
+        """Whether the wish can be met now."""
+        return not wish or self.total is None or self.booked + wish <= self.total
+
+    def possible(self, wish: int | None) -> bool:
+        """Whether the wish could be met on an idle machine."""
+        return not wish or self.total is None or wish <= self.total
+
+
+class Ledger:
+    """All books of one machine, in the order of the broker's mask."""
+
+    def __init__(self, devices: Iterable[Device], *, cpus: int, ram_mib: int | None) -> None:
+        self.books = [Book(device, position) for position, device in enumerate(devices)]
+        self.by_uuid = {book.device.uuid: book for book in self.books}
+        if len(self.by_uuid) != len(self.books):
+            raise InvariantError("a device is listed twice")
+        self.cpus = Pool("CPUs", cpus)
+        self.ram = Pool("MiB of RAM", ram_mib)
+        self._pooled: dict[str, tuple[int, int]] = {}
+
+    def place(
+        self,
+        lease: str,
+        uuids: tuple[str, ...],
+        mib: int,
+        *,
+        alone: bool = False,
+        cpus: int | None = None,
+        ram_mib: int | None = None,
+    ) -> None:
+        """Set `mib` aside on each device, and CPUs and RAM, in one step.
+
+        Raises:
+            InvariantError: if that would break a promise of the books.
+        """
+        books = [self.by_uuid[uuid] for uuid in uuids]
+        if len(set(uuids)) != len(uuids) or mib < 0:
+            raise InvariantError(f"lease {lease}: devices {uuids}, {mib} MiB")
+        for book in books:
+            if lease in book.bookings or book.alone or (alone and book.bookings):
+                raise InvariantError(f"lease {lease} may not share {book.device.uuid}")
+            if mib > book.free_mib:
+                raise InvariantError(f"lease {lease}: {mib} MiB of {book.free_mib} free")
+        for book in books:
+            book.bookings[lease] = Booking(mib)
+            book.committed_mib += mib
+            book.alone = lease if alone else None
+        self._pooled[lease] = (cpus or 0, ram_mib or 0)
+        self.cpus.booked += cpus or 0
+        self.ram.booked += ram_mib or 0
+
+    def restore(
+        self, lease: str, uuids: tuple[str, ...], mib: int, *, alone: bool, cpus: int, ram_mib: int
+    ) -> None:
+        """Put back a booking that a former broker made; it holds even if it no longer fits."""
+        for uuid in uuids:
+            book = self.by_uuid.get(uuid)
+            if book is None:
+                continue
+            book.bookings[lease] = Booking(mib)
+            book.committed_mib += mib
+            book.alone = lease if alone else book.alone
+        self._pooled[lease] = (cpus, ram_mib)
+        self.cpus.booked += cpus
+        self.ram.booked += ram_mib
+
+    def remove(self, lease: str, uuids: tuple[str, ...]) -> None:
+        """Take a lease that has ended out of all books."""
+        for uuid in uuids:
+            book = self.by_uuid.get(uuid)
+            if book is None:
+                continue
+            booking = book.bookings.pop(lease)
+            book.committed_mib -= booking.counts_mib
+            if book.alone == lease:
+                book.alone = None
+        cpus, ram_mib = self._pooled.pop(lease)
+        self.cpus.booked -= cpus
+        self.ram.booked -= ram_mib
+
+    def rebook(self, lease: str, uuids: tuple[str, ...], mib: int) -> None:
+        """Shrink the booking of a probe to what was learnt, and let others beside it."""
+        for uuid in uuids:
+            book = self.by_uuid[uuid]
+            booking = book.bookings[lease]
+            book.committed_mib -= booking.counts_mib
+            booking.booked_mib = min(booking.booked_mib, mib)
+            book.committed_mib += booking.counts_mib
+            if book.alone == lease:
+                book.alone = None
+
+    def measure(self, lease: str, uuid: str, mib: int) -> None:
+        """Note what a lease's processes hold on a device now."""
+        book = self.by_uuid[uuid]
+        booking = book.bookings[lease]
+        book.committed_mib -= booking.counts_mib
+        booking.measured_mib = mib
+        book.committed_mib += booking.counts_mib
+
+    def release_pools(self, lease: str) -> None:
+        """Give CPUs and RAM back; a lease that drains keeps device memory only."""
+        cpus, ram_mib = self._pooled[lease]
+        self._pooled[lease] = (0, 0)
+        self.cpus.booked -= cpus
+        self.ram.booked -= ram_mib
+
+    def check_invariants(self) -> None:
+        """Raise `InvariantError` unless every promise of the books holds.
+
+        The sum of bookings may exceed today's room (others may have come since the grant), but
+        never the capacity that no driver reading can change.
+        """
+        for book in self.books:
+            where = book.device.uuid
+            if any(b.booked_mib < 0 or b.measured_mib < 0 for b in book.bookings.values()):
+                raise InvariantError(f"{where}: a negative booking")
+            if book.committed_mib != sum(b.counts_mib for b in book.bookings.values()):
+                raise InvariantError(f"{where}: the cached sum is wrong")
+            if book.booked_mib > book.device.capacity_mib:
+                raise InvariantError(
+                    f"{where}: {book.booked_mib} MiB booked of {book.device.capacity_mib}"
+                )
+            if book.alone and list(book.bookings) != [book.alone]:
+                raise InvariantError(f"{where}: lease {book.alone} is not alone")
+            if book.free_mib < 0 or book.foreign_mib < 0:
+                raise InvariantError(f"{where}: negative room")
+        if self.cpus.booked != sum(cpus for cpus, _ in self._pooled.values()):
+            raise InvariantError("the CPU sum is wrong")
+        if self.ram.booked != sum(ram for _, ram in self._pooled.values()):
+            raise InvariantError("the RAM sum is wrong")
+        for pool in (self.cpus, self.ram):
+            if pool.booked < 0 or (pool.total is not None and pool.booked > pool.total):
+                raise InvariantError(f"{pool.booked} of {pool.total} {pool.name} booked")

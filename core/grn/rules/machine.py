@@ -1,0 +1,464 @@
+"""The broker's mind: `step(event) -> effects`, without input, output or a clock.
+
+Design note. One `Machine` holds the ledger, the waiting line, the leases and the profiles. Every
+change is an event (a request, an end, a proof of death, a look at the devices); what the broker has
+to do is returned as effects. So the same code runs under the real broker, in simulations and in
+property tests, and `check_invariants()` can be called after each step.
+
+Life of a lease::
+
+    asked -> waiting -> PROBE | RUNNING -> (DRAINING) -> ended
+
+It ends by release or by proof of death, never by time. After either it drains for as long as its
+main process lives or its processes hold device memory. Requests are decided at `Settle`, after all
+that arrived together is in the line: fair shares of the cores count them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from grn.rules import events as ev
+from grn.rules.learning import Learning
+from grn.rules.ledger import InvariantError, Ledger
+from grn.rules.model import DeviceState, Lease, LeaseState
+from grn.rules.outcome import classify
+from grn.rules.placing import Placement, Placer, Waits
+from grn.rules.profiles import ProfileBook
+from grn.rules.records import end_record, grant_record, lease_from_record, main_record
+from grn.rules.waiting import Reservation, WaitingLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from grn.rules.model import Device, End, Request
+
+__all__ = ["Machine"]
+
+
+class Machine:
+    """All that the broker knows, and what it decides.
+
+    Args:
+        devices: in the order of the broker's mask.
+        cpus: CPUs that leases may book or share, the reserve already taken off.
+        ram_mib: RAM likewise; `None` when unknown.
+        profiles: what is known of job types.
+        token: makes lease ids unique among brokers; ids are `<token>-<number>`.
+        jobs_at_once: divide the cores by this instead of by the leases and requests at hand.
+        provisional_after_s: publish a provisional profile after so long without a new maximum.
+    """
+
+    def __init__(
+        self,
+        devices: Iterable[Device],
+        *,
+        cpus: int,
+        ram_mib: int | None,
+        profiles: ProfileBook,
+        token: str,
+        jobs_at_once: int | None = None,
+        provisional_after_s: float = 60.0,
+    ) -> None:
+        self.ledger = Ledger(devices, cpus=cpus, ram_mib=ram_mib)
+        self.leases: dict[str, Lease] = {}
+        self.line = WaitingLine()
+        self.profiles = profiles
+        self.placer = Placer(self.ledger, profiles, self.leases)
+        self.learning = Learning(self.ledger, profiles, provisional_after_s)
+        self.reservation: Reservation | None = None
+        self.disk_problem = ""
+        self.closing = False
+        self.token = token
+        self.number = 0
+        self.dirty = False
+        self._jobs_at_once = jobs_at_once
+        self._fresh: set[int] = set()
+        self._reasons: dict[int, str] = {}
+        self._handlers: dict[type, Callable[[Any], list[ev.Effect]]] = {
+            ev.Asked: self._asked,
+            ev.Cancelled: self._cancelled,
+            ev.Started: self._started,
+            ev.Released: self._released,
+            ev.OwnerGone: self._owner_gone,
+            ev.MainGone: self._main_gone,
+            ev.Sampled: self._sampled,
+            ev.Settle: self._settle,
+            ev.DiskFailed: self._disk_failed,
+            ev.DiskHealed: self._disk_healed,
+        }
+
+    def step(self, event: ev.Event) -> list[ev.Effect]:
+        """Take one event in and return what to do about it, in order."""
+        return self._handlers[type(event)](event)
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def _asked(self, event: ev.Asked) -> list[ev.Effect]:
+        request = event.request
+        if self.closing:
+            return [ev.Refused(request.ticket, "shutting-down", "the broker is shutting down")]
+        if self.disk_problem:
+            text = f"{self.disk_problem}: nothing new is granted until it can be written"
+            return [ev.Refused(request.ticket, "disk", text)]
+        outer = self.leases.get(request.outer or "")
+        if outer is not None and outer.state is not LeaseState.DRAINING:
+            return [self._nested(request, outer)]
+        refusal = self.placer.impossible(request)
+        if refusal:
+            return [ev.Refused(request.ticket, "impossible", refusal)]
+        self.line.add(request)
+        self._fresh.add(request.ticket)
+        self.dirty = True
+        return []
+
+    @staticmethod
+    def _nested(request: Request, outer: Lease) -> ev.Effect:
+        """Give a client inside a lease that lease: waiting for another could wait for itself."""
+        gpus, mib = request.gpus or 0, request.memory_mib or 0
+        if gpus > len(outer.uuids) or (gpus and mib > outer.booked_mib):
+            text = (
+                f"inside lease {outer.id}, which has {len(outer.uuids)} device(s) with"
+                f" {outer.booked_mib} MiB each: {gpus} with {mib} MiB cannot be added; ask for"
+                " more in the outer request"
+            )
+            return ev.Refused(request.ticket, "nested", text)
+        return ev.Granted(request.ticket, outer, nested=True)
+
+    def _cancelled(self, event: ev.Cancelled) -> list[ev.Effect]:
+        if self.line.remove(event.ticket) is None:
+            return []
+        self._forget_ticket(event.ticket)
+        self.dirty = True
+        return [ev.Refused(event.ticket, "cancelled", "the request was withdrawn")]
+
+    def _forget_ticket(self, ticket: int) -> None:
+        self._fresh.discard(ticket)
+        self._reasons.pop(ticket, None)
+        if self.reservation is not None and self.reservation.ticket == ticket:
+            self.reservation = None
+
+    def _settle(self, event: ev.Settle) -> list[ev.Effect]:
+        if not self.dirty:
+            return []
+        self.dirty = False
+        if self.closing or not len(self.line):
+            return []
+        effects: list[ev.Effect] = []
+        if not self.disk_problem:
+            self._grant_what_fits(event.now, effects)
+        for ticket in sorted(self._fresh):
+            effects.append(ev.Queued(ticket, self.reason(ticket)))
+        self._fresh.clear()
+        return effects
+
+    def _grant_what_fits(self, now: float, effects: list[ev.Effect]) -> None:
+        head: Reservation | None = None
+        no_room: dict[tuple[object, ...], Waits] = {}
+        self._reasons.clear()
+        for request in self.line:
+            shape = request.shape
+            if shape in no_room:
+                continue
+            verdict = self.placer.place(request, head)
+            if isinstance(verdict, Placement):
+                effects += self._grant(now, request, verdict)
+                continue
+            no_room[shape] = verdict
+            self._reasons[request.ticket] = verdict.reason
+            if head is None and verdict.for_room:
+                head = self.placer.reserve(request, self.reservation)
+        self.reservation = head
+
+    def _grant(self, now: float, request: Request, placement: Placement) -> list[ev.Effect]:
+        threads = self.fair_share() if request.cpus is None else max(1, request.cpus)
+        self.line.remove(request.ticket)
+        self._forget_ticket(request.ticket)
+        self.number += 1
+        lease = Lease(
+            id=f"{self.token}-{self.number}",
+            number=self.number,
+            request=request,
+            uuids=placement.uuids,
+            booked_mib=placement.mib,
+            state=LeaseState.PROBE if placement.probe else LeaseState.RUNNING,
+            granted_s=now,
+            threads=threads,
+        )
+        self.ledger.place(
+            lease.id,
+            placement.uuids,
+            placement.mib,
+            alone=placement.alone,
+            cpus=request.cpus,
+            ram_mib=request.ram_mib,
+        )
+        self.leases[lease.id] = lease
+        alone = placement.alone
+        return [ev.Record(grant_record(lease, alone=alone)), ev.Granted(request.ticket, lease)]
+
+    def fair_share(self) -> int:
+        """Return the threads of a job that declared no CPUs: its part of the usable cores."""
+        jobs = self._jobs_at_once or (len(self.leases) + len(self.line))
+        return max(1, (self.ledger.cpus.total or 1) // max(1, jobs))
+
+    def reason(self, ticket: int) -> str:
+        """Say why a request waits, with numbers, as of now."""
+        request = self.line.get(ticket)
+        if request is None:
+            return ""
+        if self.disk_problem:
+            return self.disk_problem
+        known = self._reasons.get(ticket)
+        if known:
+            return known
+        head = self.reservation
+        verdict = self.placer.place(request, head if head and head.ticket != ticket else None)
+        if isinstance(verdict, Waits):
+            return verdict.reason
+        return "about to be decided"
+
+    # -- life of a lease ------------------------------------------------------------------------
+
+    def _started(self, event: ev.Started) -> list[ev.Effect]:
+        lease = self.leases.get(event.lease)
+        if lease is None:
+            return []
+        lease.main = event.main
+        lease.started_s = event.now
+        return [ev.Record(main_record(lease))]
+
+    def _released(self, event: ev.Released) -> list[ev.Effect]:
+        lease = self.leases.get(event.lease)
+        if lease is None or lease.state is LeaseState.DRAINING:
+            text = f"lease {event.lease} is not held any more"
+            return [ev.Refused(event.ticket, "lease", text)]
+        outcome = self._outcome(lease, event.end)
+        notes, effects = self.learning.ended(lease, outcome, event.now)
+        in_process = lease.main == lease.request.owner
+        drains = (event.main_alive and not in_process) or self._holds_memory(lease)
+        peak = lease.peak_mib if lease.samples and lease.peak_mib else None
+        report = ev.Reported(
+            event.ticket,
+            lease,
+            outcome,
+            peak,
+            "sampled" if peak is not None else None,
+            drains,
+            self.learning.next_mib(lease, outcome),
+            tuple(notes),
+        )
+        effects += self._drain(lease, event.now) if drains else self._end(lease)
+        return [*effects, report]
+
+    def _outcome(self, lease: Lease, end: End) -> str:
+        return classify(
+            exit_code=end.exit_code,
+            signal=end.signal,
+            said_oom=end.said_oom,
+            stopped_by_us=end.stopped,
+            peak_mib=lease.peak_mib if lease.samples else None,
+            booked_mib=lease.booked_mib if lease.uuids else None,
+            device_nearly_full=lease.device_nearly_full,
+        )
+
+    def _owner_gone(self, event: ev.OwnerGone) -> list[ev.Effect]:
+        lease = self.leases.get(event.lease)
+        if lease is None or lease.owner_gone:
+            return []
+        lease.owner_gone = True
+        effects: list[ev.Effect] = [ev.Said("warning", f"owner-gone lease={lease.id}")]
+        if lease.state is not LeaseState.DRAINING:
+            _, learnt = self.learning.ended(lease, "lost", event.now)
+            effects += learnt
+        in_process = lease.main is None or lease.main == lease.request.owner
+        if (event.main_alive and not in_process) or self._holds_memory(lease):
+            return effects + self._drain(lease, event.now)
+        return effects + self._end(lease)
+
+    def _main_gone(self, event: ev.MainGone) -> list[ev.Effect]:
+        lease = self.leases.get(event.lease)
+        if lease is None:
+            return []
+        lease.main = None
+        if lease.state is LeaseState.DRAINING and not self._holds_memory(lease):
+            return self._end(lease)
+        return []
+
+    def _holds_memory(self, lease: Lease) -> bool:
+        return any(
+            self.ledger.by_uuid[uuid].bookings[lease.id].measured_mib > 0
+            for uuid in lease.uuids
+            if uuid in self.ledger.by_uuid
+        )
+
+    def _drain(self, lease: Lease, now: float) -> list[ev.Effect]:
+        if lease.state is LeaseState.DRAINING:
+            return []
+        lease.state = LeaseState.DRAINING
+        lease.ended_s = now
+        self.ledger.release_pools(lease.id)
+        self.dirty = True
+        text = f"draining lease={lease.id}: its processes live or hold device memory"
+        return [ev.Record(main_record(lease)), ev.Said("info", text)]
+
+    def _end(self, lease: Lease) -> list[ev.Effect]:
+        del self.leases[lease.id]
+        self.ledger.remove(lease.id, lease.uuids)
+        self.dirty = True
+        return [ev.Record(end_record(lease))]
+
+    # -- what the devices say -------------------------------------------------------------------
+
+    def _sampled(self, event: ev.Sampled) -> list[ev.Effect]:
+        effects: list[ev.Effect] = []
+        for reading in event.readings:
+            self._take_reading(reading)
+        for lease in list(self.leases.values()):
+            lease.left_over = event.left_over.get(lease.id, ())
+            if self._unread(lease):
+                continue
+            if lease.state is LeaseState.DRAINING:
+                main_lives = lease.main is not None and lease.main != lease.request.owner
+                if not main_lives and not self._holds_memory(lease):
+                    effects += self._end(lease)
+                continue
+            effects += self.learning.sampled(lease, event.now)
+        if any(isinstance(effect, ev.Learnt) for effect in effects):
+            self.dirty = True
+        return effects
+
+    def _take_reading(self, reading: ev.Reading) -> None:
+        book = self.ledger.by_uuid.get(reading.uuid)
+        if book is None:
+            return
+        before = (book.state, book.free_mib, book.usage_known)
+        book.state, book.reason = reading.state, reading.reason
+        if reading.state is not DeviceState.OK:
+            # What its leases were last seen to hold stays: unknown is not nothing.
+            self.dirty |= before[0] is not reading.state
+            return
+        book.usage_known = reading.used_mib is not None
+        if reading.foreign_mib is not None:
+            book.foreign_mib = max(0, reading.foreign_mib)
+        if reading.leases is not None:
+            for lease_id in book.bookings:
+                self.ledger.measure(lease_id, reading.uuid, reading.leases.get(lease_id, 0))
+                lease = self.leases[lease_id]
+                lease.holders = reading.holders.get(lease_id, ())
+        if reading.used_mib is not None:
+            nearly = reading.used_mib * 50 >= book.device.total_mib * 49
+            for lease_id in book.bookings:
+                self.leases[lease_id].device_nearly_full = nearly
+        self.dirty |= before != (book.state, book.free_mib, book.usage_known)
+
+    def _unread(self, lease: Lease) -> bool:
+        """Whether nothing is known of the lease now: a device of it could not be read."""
+        books = [self.ledger.by_uuid.get(uuid) for uuid in lease.uuids]
+        return any(book is not None and book.state is not DeviceState.OK for book in books)
+
+    # -- the disk -------------------------------------------------------------------------------
+
+    def _disk_failed(self, event: ev.DiskFailed) -> list[ev.Effect]:
+        self.disk_problem = event.reason
+        effects: list[ev.Effect] = [ev.Said("error", f"journal-failed: {event.reason}")]
+        for lease_id in event.leases:
+            lease = self.leases.pop(lease_id, None)
+            if lease is None:
+                continue
+            self.ledger.remove(lease_id, lease.uuids)
+            text = f"{event.reason}: nothing new is granted until it can be written"
+            effects.append(ev.Refused(lease.request.ticket, "disk", text))
+        return effects
+
+    def _disk_healed(self, event: ev.DiskHealed) -> list[ev.Effect]:
+        del event
+        if not self.disk_problem:
+            return []
+        self.disk_problem = ""
+        self.dirty = True
+        return [ev.Said("info", "journal-healed: granting again")]
+
+    # -- taking over ----------------------------------------------------------------------------
+
+    def snapshot(self) -> list[dict[str, object]]:
+        """Return the records from which a successor rebuilds the leases that are held now."""
+        counter: dict[str, object] = {"ev": "token", "token": self.token, "number": self.number}
+        return [counter, *(
+            grant_record(lease, alone=self._is_alone(lease)) for lease in self.leases.values()
+        )]  # fmt: skip
+
+    def restore(self, records: Iterable[Mapping[str, Any]], now: float) -> None:
+        """Rebuild the leases that a journal tells of. Profiles come from their own store."""
+        for record in records:
+            kind = record.get("ev")
+            if kind == "token":
+                self.token = str(record["token"])
+                self.number = max(self.number, int(record["number"]))
+            elif kind == "grant":
+                self._restore_lease(record, now)
+            elif kind == "main" and record["lease"] in self.leases:
+                self._restore_main(record)
+            elif kind == "end" and record["lease"] in self.leases:
+                lease = self.leases.pop(str(record["lease"]))
+                self.ledger.remove(lease.id, lease.uuids)
+
+    def _restore_lease(self, record: Mapping[str, Any], now: float) -> None:
+        lease = lease_from_record(record, now)
+        if lease.id in self.leases:
+            return
+        self.number = max(self.number, lease.number)
+        self.leases[lease.id] = lease
+        self.ledger.restore(
+            lease.id,
+            lease.uuids,
+            lease.booked_mib,
+            alone=bool(record.get("alone")),
+            cpus=lease.request.cpus or 0,
+            ram_mib=lease.request.ram_mib or 0,
+        )
+
+    def _restore_main(self, record: Mapping[str, Any]) -> None:
+        lease = self.leases[str(record["lease"])]
+        main = record.get("main")
+        if main:
+            lease.main = replace(lease.request.owner, pid=int(main[0]), start=int(main[1]))
+        if record.get("state") == LeaseState.DRAINING and lease.state is not LeaseState.DRAINING:
+            lease.state = LeaseState.DRAINING
+            self.ledger.release_pools(lease.id)
+
+    def _is_alone(self, lease: Lease) -> bool:
+        return any(
+            self.ledger.by_uuid[uuid].alone == lease.id
+            for uuid in lease.uuids
+            if uuid in self.ledger.by_uuid
+        )
+
+    # -- promises -------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raise `InvariantError` unless the books and the leases agree with all promises."""
+        self.ledger.check_invariants()
+        for lease in self.leases.values():
+            if len(set(lease.uuids)) != len(lease.uuids):
+                raise InvariantError(f"lease {lease.id}: a device twice")
+            if lease.request.owner.pid <= 0:
+                raise InvariantError(f"lease {lease.id} has no owner")
+            if lease.state is LeaseState.PROBE and not self._probe_alone(lease):
+                raise InvariantError(f"probe {lease.id} shares a device")
+            for uuid in lease.uuids:
+                book = self.ledger.by_uuid.get(uuid)
+                if book is not None and lease.id not in book.bookings:
+                    raise InvariantError(f"lease {lease.id} has no booking on {uuid}")
+        for book in self.ledger.books:
+            for lease_id in book.bookings:
+                if lease_id not in self.leases:
+                    raise InvariantError(f"{book.device.uuid} is booked for nobody: {lease_id}")
+        for request in self.line:
+            if not self.reason(request.ticket):
+                raise InvariantError(f"request {request.ticket} waits without a reason")
+
+    def _probe_alone(self, lease: Lease) -> bool:
+        books = [self.ledger.by_uuid[uuid] for uuid in lease.uuids if uuid in self.ledger.by_uuid]
+        return all(list(book.bookings) == [lease.id] for book in books)

@@ -1,0 +1,245 @@
+"""Between the wire's maps and the rules' nouns: what a client may say, and what it is answered.
+
+The only module that knows the names of fields on the wire. A field of the wrong type, a negative
+number or an unknown policy is the client's mistake: it gets an error reply, its connection lives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from grn.errors import ProtocolError, UsageError
+from grn.rules.mask import mask_style, parse_mask, render_mask
+from grn.rules.model import End, Owner, Policy, Request
+from grn.rules.wire import MAGIC, VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from grn.rules.events import Reported
+    from grn.rules.model import Device, Lease
+
+__all__ = [
+    "FEATURES",
+    "GrantWriter",
+    "check_hello",
+    "end_from",
+    "error_reply",
+    "hello_reply",
+    "released_reply",
+    "request_from",
+]
+
+FEATURES = ("adopt", "status", "profiles", "stop")
+_LARGEST = 1 << 40
+_LONGEST_TYPE = 64 * 1024
+
+
+def check_hello(message: Mapping[str, Any]) -> int:
+    """Check a client's first message; return the version to speak: the lower of both.
+
+    Raises:
+        ProtocolError: if it is not a hello of this protocol.
+    """
+    version = message.get("version")
+    if message.get("op") != "hello" or message.get("magic") != MAGIC:
+        raise ProtocolError("the first message must be a hello with our magic")
+    if type(version) is not int or version < 1:
+        raise ProtocolError(f"protocol version {version!r}")
+    return min(version, VERSION)
+
+
+def hello_reply(
+    version: int, *, pid: int, release: str, on_demand: bool, devices: str
+) -> dict[str, Any]:
+    """Answer a hello."""
+    return {
+        "op": "hello",
+        "magic": MAGIC,
+        "version": version,
+        "features": list(FEATURES),
+        "pid": pid,
+        "release": release,
+        "on_demand": on_demand,
+        "devices": devices,
+    }
+
+
+def error_reply(request_id: object, code: str, message: str) -> dict[str, Any]:
+    """Say that a message could not be carried out."""
+    return {"op": "error", "id": request_id, "code": code, "message": message}
+
+
+def number(message: Mapping[str, Any], key: str) -> int | None:
+    """Read a whole number that may be absent.
+
+    Raises:
+        UsageError: if it is something else, negative or absurdly large.
+    """
+    value = message.get(key)
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value <= _LARGEST:
+        raise UsageError(f"{key}: {value!r} is not a number from 0 to {_LARGEST}")
+    return value
+
+
+def text(message: Mapping[str, Any], key: str, default: str = "") -> str:
+    """Read a text that may be absent."""
+    value = message.get(key, default)
+    if value is None:
+        return default
+    if type(value) is not str or len(value) > _LONGEST_TYPE:
+        raise UsageError(f"{key}: a text of at most {_LONGEST_TYPE} characters is expected")
+    return value
+
+
+def request_from(
+    message: Mapping[str, Any],
+    *,
+    ticket: int,
+    owner: Owner,
+    now: float,
+    devices: Sequence[Device],
+    policy: Policy,
+) -> Request:
+    """Turn an `acquire` into a request.
+
+    Raises:
+        UsageError: if a field makes no sense.
+    """
+    memory = message.get("memory_mib")
+    whole = memory == "whole"
+    priority = message.get("priority", 0)
+    if type(priority) is not int or abs(priority) > _LARGEST:
+        raise UsageError(f"priority: {priority!r} is not a whole number")
+    waited = message.get("waited_s", 0.0)
+    if not isinstance(waited, int | float) or not 0 <= waited < _LARGEST:
+        raise UsageError(f"waited_s: {waited!r} is not a duration")
+    job_type = text(message, "type")
+    if not job_type:
+        raise UsageError("a request needs a job type")
+    wish = message.get("policy")
+    return Request(
+        ticket=ticket,
+        type=job_type,
+        owner=owner,
+        label=text(message, "label"),
+        gpus=number(message, "gpus"),
+        memory_mib=None if whole else number(message, "memory_mib"),
+        whole=whole,
+        policy=policy if wish is None else _policy(wish),
+        cpus=number(message, "cpus"),
+        ram_mib=number(message, "ram_mib"),
+        priority=priority,
+        allowed=_allowed(message.get("mask"), devices),
+        outer=text(message, "outer") or None,
+        arrived_s=now - waited,
+    )
+
+
+def _policy(wish: object) -> Policy:
+    try:
+        return Policy(wish)  # type: ignore[arg-type]  # the enum refuses what is not a text of its own
+    except ValueError:
+        raise UsageError(f"policy {wish!r}: spread or pack are known") from None
+
+
+def _allowed(mask: object, devices: Sequence[Device]) -> frozenset[str] | None:
+    """Narrow the devices to those that the client itself may see.
+
+    An index in the client's mask is a position among all devices of the machine, so it is looked
+    up by the devices' own numbers.
+    """
+    if mask is None:
+        return None
+    if type(mask) is not str:
+        raise UsageError(f"mask: {mask!r} is not a text")
+    count = max((device.index for device in devices), default=-1) + 1
+    everything = ["" for _ in range(count)]
+    for device in devices:
+        everything[device.index] = device.uuid
+    return frozenset(everything[i] for i in parse_mask(mask, everything).indices) - {""}
+
+
+def end_from(message: Mapping[str, Any]) -> End:
+    """Read from a `release` how the job ended."""
+    return End(
+        exit_code=number(message, "exit_code"),
+        signal=number(message, "signal"),
+        said_oom=message.get("said_oom") is True,
+        stopped=message.get("stopped") is True,
+    )
+
+
+def released_reply(request_id: object, report: Reported, *, ran_s: float) -> dict[str, Any]:
+    """Answer a release."""
+    return {
+        "op": "released",
+        "id": request_id,
+        "lease": report.lease.id,
+        "outcome": report.outcome,
+        "peak_mib": report.peak_mib,
+        "source": report.source,
+        "ran_s": ran_s,
+        "draining": report.draining,
+        "next_mib": report.next_mib,
+        "notes": list(report.notes),
+    }
+
+
+class GrantWriter:
+    """Writes grants. What depends on the devices alone is prepared once."""
+
+    def __init__(
+        self, devices: Sequence[Device], *, style: str, extra: Mapping[str, str]
+    ) -> None:
+        self._style = style
+        self._extra = dict(extra)
+        self._devices = {device.uuid: device for device in devices}
+        self._said = {
+            device.uuid: {
+                "uuid": device.uuid,
+                "index": device.index,
+                "model": device.model,
+                "total_mib": device.total_mib,
+            }
+            for device in devices
+        }
+
+    @classmethod
+    def for_mask(
+        cls, devices: Sequence[Device], *, mask: str | None, style: str, extra: Mapping[str, str]
+    ) -> GrantWriter:
+        """Choose the style of masks: as asked, else as the broker's own mask is written."""
+        chosen = mask_style(mask) if style == "auto" else style
+        return cls(devices, style=chosen, extra=extra)
+
+    def write(self, request_id: object, lease: Lease, *, nested: bool, waited_s: float) -> dict[str, Any]:
+        """Tell a client of its lease."""
+        booked = lease.booked_mib
+        said = [{**self._said[uuid], "booked_mib": booked} for uuid in lease.uuids]
+        totals = [device["total_mib"] for device in said]
+        return {
+            "op": "granted",
+            "id": request_id,
+            "lease": lease.id,
+            "gpus": lease.request.gpus,
+            "mask": self._mask(lease),
+            "devices": said,
+            "memory_mib": booked if said else None,
+            "fraction": min(booked / total for total in totals) if said else None,
+            "threads": lease.threads,
+            "cpus": lease.request.cpus,
+            "probe": lease.state == "probe",
+            "whole": lease.request.whole,
+            "extra": self._extra,
+            "nested": nested,
+            "waited_s": waited_s,
+        }
+
+    def _mask(self, lease: Lease) -> str | None:
+        if lease.request.gpus is None:
+            return None
+        pairs = [(self._devices[uuid].index, uuid) for uuid in lease.uuids]
+        return render_mask(pairs, self._style) if pairs else ""

@@ -1,0 +1,149 @@
+"""The nouns of the books: devices, requests, leases, and how a run ended.
+
+Plain data without behaviour that needs a clock or the outside world. Memory is in MiB, times are
+seconds on the monotonic clock of whoever drives the rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+__all__ = [
+    "Device",
+    "DeviceState",
+    "End",
+    "Lease",
+    "LeaseState",
+    "Owner",
+    "Policy",
+    "Request",
+]
+
+
+class Policy(StrEnum):
+    """Which of the fitting devices is chosen: the one with most room, or with least."""
+
+    SPREAD = "spread"
+    PACK = "pack"
+
+
+class DeviceState(StrEnum):
+    """Whether a device can be leased: read well, not read lately, or gone."""
+
+    OK = "ok"
+    STALE = "stale"
+    LOST = "lost"
+
+
+class LeaseState(StrEnum):
+    """`PROBE`: alone and measured. `DRAINING`: ended, but its processes still hold memory."""
+
+    PROBE = "probe"
+    RUNNING = "running"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One thing that a job can be given, known by its full UUID."""
+
+    uuid: str
+    index: int
+    model: str
+    total_mib: int
+    reserve_mib: int = 0
+    headroom_mib: int = 0
+    one_process: bool = False
+
+    @property
+    def capacity_mib(self) -> int:
+        """MiB that may be handed out when nobody else uses the device."""
+        return max(0, self.total_mib - self.reserve_mib - self.headroom_mib)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that holds a lease: a pid is only a name together with its start time."""
+
+    pid: int
+    start: int
+    uid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A wish. `gpus=None` wants no device and no mask; `gpus=0` wants an empty mask.
+
+    `memory_mib` is per device; `None` means "what was learnt". `allowed` narrows the devices to
+    those that the client's own mask names. `ticket` is the broker's name for the request.
+    """
+
+    ticket: int
+    type: str
+    owner: Owner
+    label: str = ""
+    gpus: int | None = 1
+    memory_mib: int | None = None
+    whole: bool = False
+    policy: Policy = Policy.SPREAD
+    cpus: int | None = None
+    ram_mib: int | None = None
+    priority: int = 0
+    allowed: frozenset[str] | None = None
+    outer: str | None = None
+    arrived_s: float = 0.0
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What decides whether it fits: requests of one shape fit, or do not, together."""
+        return (
+            self.type,
+            self.gpus,
+            self.memory_mib,
+            self.whole,
+            self.policy,
+            self.cpus,
+            self.ram_mib,
+            self.allowed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the client says that a job ended. All `None`: it ended without a word."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    said_oom: bool = False
+    stopped: bool = False
+
+
+@dataclass(slots=True)
+class Lease:
+    """A granted request. `main` is the job's main process, once the client has named it."""
+
+    id: str
+    number: int
+    request: Request
+    uuids: tuple[str, ...]
+    booked_mib: int
+    state: LeaseState
+    granted_s: float
+    threads: int
+    main: Owner | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    peak_mib: int = 0
+    samples: int = 0
+    history: list[tuple[float, int]] = field(default_factory=list)
+    holders: tuple[int, ...] = ()
+    left_over: tuple[int, ...] = ()
+    owner_gone: bool = False
+    device_nearly_full: bool = False
+    outgrown: bool = False
+
+    @property
+    def type(self) -> str:
+        """The job type under which its peak is learnt."""
+        return self.request.type

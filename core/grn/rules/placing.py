@@ -1,0 +1,316 @@
+"""Where a request goes, why it must wait, and what can never be met.
+
+Pure decisions over the ledger, the profiles and the leases that are held. Nothing here changes
+anything but the reservation for the head of the queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from grn.rules.estimate import ALONE_AFTER_OOMS, OTHER_MODEL_FACTOR
+from grn.rules.model import DeviceState, LeaseState
+from grn.rules.policy import choose
+from grn.rules.units import format_mib
+from grn.rules.waiting import Reservation, would_delay
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from grn.rules.ledger import Book, Ledger
+    from grn.rules.model import Lease, Request
+    from grn.rules.profiles import ProfileBook
+
+__all__ = ["Need", "Placement", "Placer", "Waits"]
+
+_LEAST_ROOM_FOR_ALONE = 2
+"""A probe or whole-device lease wants a device of which others hold at most one half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A decision: these devices, this booking on each."""
+
+    uuids: tuple[str, ...]
+    mib: int
+    alone: bool
+    probe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Why a request cannot be placed. `for_room`: it may be the head; others may overtake it."""
+
+    reason: str
+    for_room: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a request takes on each device. `mib=None`: unknown, so it runs alone."""
+
+    mib: int | None
+    alone: bool
+    probe: bool
+    wait: str = ""
+
+
+class Placer:
+    """Decides over the present state of the books."""
+
+    def __init__(self, ledger: Ledger, profiles: ProfileBook, leases: Mapping[str, Lease]) -> None:
+        self._ledger = ledger
+        self._profiles = profiles
+        self._leases = leases
+
+    # -- what can never be met ------------------------------------------------------------------
+
+    def impossible(self, request: Request) -> str | None:
+        """Say why this machine can never meet the request, with numbers; `None` if it can."""
+        if not self._ledger.cpus.possible(request.cpus):
+            total = self._ledger.cpus.total
+            return f"{request.cpus} CPUs asked, this machine offers {total}"
+        if not self._ledger.ram.possible(request.ram_mib):
+            total = self._ledger.ram.total or 0
+            return f"{request.ram_mib} MiB of RAM asked, this machine offers {total} MiB"
+        if not request.gpus:
+            return None
+        return self._impossible_devices(request, request.gpus)
+
+    def _impossible_devices(self, request: Request, count: int) -> str | None:
+        books = self._ledger.books
+        if not books:
+            return f"{_devices(count)} asked, this broker manages no device"
+        allowed = [book for book in books if self._allowed(book, request)]
+        if len(allowed) < count and len(allowed) < len(books):
+            return (
+                f"{_devices(count)} asked, the caller's CUDA_VISIBLE_DEVICES leaves"
+                f" {len(allowed)} of {len(books)}"
+            )
+        if len(allowed) < count:
+            return f"{_devices(count)} asked, this machine has {len(books)}"
+        wish = request.memory_mib
+        if wish is None:
+            return None
+        largest = max(book.device.capacity_mib for book in allowed)
+        if wish > largest:
+            return (
+                f"{wish} MiB ({format_mib(wish)}) per device asked, the largest device offers"
+                f" {largest} MiB ({format_mib(largest)})"
+            )
+        large = sum(1 for book in allowed if book.device.capacity_mib >= wish)
+        if large < count:
+            return f"{_devices(count)} with {wish} MiB each asked, {large} of that size exist"
+        return None
+
+    # -- what it needs --------------------------------------------------------------------------
+
+    def need(self, request: Request, model: str) -> Need:
+        """Return what the request takes on a device of this model."""
+        if request.whole:
+            return Need(None, alone=True, probe=False)
+        learnt = self._profiles.estimate_mib(request.type, model, factor=OTHER_MODEL_FACTOR)
+        if request.memory_mib is not None:
+            # A declared size below a peak that was seen would take its neighbours' memory.
+            seen = self._profiles.peak_mib(request.type, model) or 0
+            return Need(max(request.memory_mib, seen), alone=False, probe=False)
+        if learnt is None:
+            return self._unknown(request.type)
+        if self._profiles.ooms(request.type, model) >= ALONE_AFTER_OOMS:
+            return Need(None, alone=True, probe=False)
+        return Need(learnt, alone=False, probe=False)
+
+    def _unknown(self, job_type: str) -> Need:
+        if self._profiles.runs_unmeasured(job_type):
+            return Need(None, alone=True, probe=True)
+        for lease in self._leases.values():
+            if lease.state is LeaseState.PROBE and lease.type == job_type:
+                text = f"the first run of this type is being measured (lease {lease.id})"
+                return Need(None, alone=True, probe=True, wait=text)
+        return Need(None, alone=True, probe=True)
+
+    # -- where it goes --------------------------------------------------------------------------
+
+    def place(self, request: Request, head: Reservation | None) -> Placement | Waits:
+        """Decide for one request; `head` is the reservation of a request before it, if any."""
+        waits = self._pools_wait(request, head)
+        if waits:
+            return waits
+        if not request.gpus:
+            return Placement((), 0, alone=False, probe=False)
+        needs: dict[str, Need] = {}
+        fitting: list[tuple[int, int]] = []
+        for book in self._ledger.books:
+            need = needs.get(book.device.model)
+            if need is None:
+                need = needs[book.device.model] = self.need(request, book.device.model)
+            if need.wait:
+                return Waits(need.wait, for_room=False)
+            if self._allowed(book, request) and self._fits(book, need, head):
+                fitting.append((book.position, book.free_mib))
+        chosen = choose(fitting, request.gpus, request.policy)
+        if chosen is None:
+            return Waits(self._why(request, needs, head))
+        return self._placement([self._ledger.books[i] for i in chosen], needs)
+
+    def _placement(self, books: list[Book], needs: Mapping[str, Need]) -> Placement:
+        wanted = [needs[book.device.model] for book in books]
+        alone = any(self._is_alone(n, b) for n, b in zip(wanted, books, strict=True))
+        if alone:
+            mib = min(book.free_mib for book in books)
+        else:
+            mib = max(need.mib or 0 for need in wanted)
+        probe = any(need.probe for need in wanted)
+        return Placement(tuple(book.device.uuid for book in books), mib, alone=alone, probe=probe)
+
+    @staticmethod
+    def _is_alone(need: Need, book: Book) -> bool:
+        device = book.device
+        if need.mib is not None and need.mib > device.capacity_mib:
+            return True  # learnt elsewhere, larger than this device: all of it is the best there is
+        return need.alone or device.one_process or not book.usage_known
+
+    def _fits(self, book: Book, need: Need, head: Reservation | None) -> bool:
+        if book.state is not DeviceState.OK or book.alone:
+            return False
+        if head is not None and book.device.uuid in head.needs_mib:
+            if self._delays(book, need, head):
+                return False
+        if self._is_alone(need, book):
+            enough = need.mib is None or min(need.mib, book.device.capacity_mib) <= book.free_mib
+            half = book.room_mib * _LEAST_ROOM_FOR_ALONE >= book.device.capacity_mib
+            return not book.bookings and half and enough and book.free_mib > 0
+        return (need.mib or 0) <= book.free_mib
+
+    def _delays(self, book: Book, need: Need, head: Reservation) -> bool:
+        if head.alone or self._is_alone(need, book):
+            return True
+        return would_delay(
+            room_mib=book.room_mib,
+            held=[booking.counts_mib for booking in book.bookings.values()],
+            head_mib=head.needs_mib[book.device.uuid],
+            newcomer_mib=need.mib or 0,
+        )
+
+    def _pools_wait(self, request: Request, head: Reservation | None) -> Waits | None:
+        kept = {"CPUs": head.cpus if head else 0, "MiB of RAM": head.ram_mib if head else 0}
+        wishes = ((self._ledger.cpus, request.cpus), (self._ledger.ram, request.ram_mib))
+        for pool, wish in wishes:
+            if not wish or pool.total is None:
+                continue
+            free = pool.total - pool.booked
+            if wish > free:
+                return Waits(f"{wish} {pool.name} asked, {free} of {pool.total} free")
+            if wish > free - kept[pool.name]:
+                held = kept[pool.name]
+                return Waits(f"{wish} {pool.name} asked, {held} of {free} free are kept for the"
+                             " request at the head of the queue")  # fmt: skip
+        return None
+
+    # -- the head's reservation -----------------------------------------------------------------
+
+    def reserve(self, request: Request, old: Reservation | None) -> Reservation | None:
+        """Choose what is kept for the head; what was kept for it before stays if it still can."""
+        if old is not None and old.ticket == request.ticket and self._still_good(request, old):
+            return old
+        if self._pools_wait(request, None):
+            return Reservation(
+                request.ticket, {}, alone=False, cpus=request.cpus or 0, ram_mib=request.ram_mib or 0
+            )
+        count = request.gpus or 0
+        able = [
+            (self._is_alone(need, book), self._when(book, need), book)
+            for book in self._ledger.books
+            if (need := self.need(request, book.device.model))
+            and self._able(book, need, request)
+        ]
+        able.sort(key=lambda entry: (entry[1], entry[2].position))
+        if len(able) < count:
+            return None
+        taken = able[:count]
+        needs = {book.device.uuid: self._take(request, book) for _, _, book in taken}
+        return Reservation(request.ticket, needs, alone=any(alone for alone, _, _ in taken))
+
+    def _still_good(self, request: Request, old: Reservation) -> bool:
+        if not old.needs_mib:
+            return bool(self._pools_wait(request, None))
+        if self._pools_wait(request, None):
+            return False
+        for uuid, mib in old.needs_mib.items():
+            book = self._ledger.by_uuid[uuid]
+            if not self._able(book, self.need(request, book.device.model), request):
+                return False
+            if self._take(request, book) != mib:
+                return False
+        return True
+
+    def _take(self, request: Request, book: Book) -> int:
+        need = self.need(request, book.device.model)
+        return book.device.capacity_mib if self._is_alone(need, book) else need.mib or 0
+
+    def _able(self, book: Book, need: Need, request: Request) -> bool:
+        """Whether the device will do once its leases end, others' memory staying as it is."""
+        if book.state is not DeviceState.OK or not self._allowed(book, request):
+            return False
+        if self._is_alone(need, book):
+            return book.room_mib * _LEAST_ROOM_FOR_ALONE >= book.device.capacity_mib
+        return (need.mib or 0) <= book.room_mib
+
+    def _when(self, book: Book, need: Need) -> tuple[int, int]:
+        """Order devices by how little must end before the head fits: leases, then MiB."""
+        if self._is_alone(need, book):
+            return (len(book.bookings), book.committed_mib)
+        missing = (need.mib or 0) - book.free_mib
+        ends = 0
+        for counts in sorted((b.counts_mib for b in book.bookings.values()), reverse=True):
+            if missing <= 0:
+                break
+            missing -= counts
+            ends += 1
+        return (ends, book.committed_mib)
+
+    @staticmethod
+    def _allowed(book: Book, request: Request) -> bool:
+        return request.allowed is None or book.device.uuid in request.allowed
+
+    # -- in words -------------------------------------------------------------------------------
+
+    def _why(self, request: Request, needs: Mapping[str, Need], head: Reservation | None) -> str:
+        count = request.gpus or 0
+        need = next(iter(needs.values()))
+        if need.probe:
+            what = f"{_devices(count)} alone (first run of this type)"
+        elif need.alone:
+            what = f"{_devices(count)} alone"
+        else:
+            what = f"{ceil(max(n.mib or 0 for n in needs.values()))} MiB on {_devices(count)}"
+        parts = [
+            self._why_not(book, needs[book.device.model], head)
+            for book in self._ledger.books
+            if self._allowed(book, request)
+        ]
+        shown = "; ".join(parts[:8]) + (f"; and {len(parts) - 8} more" if len(parts) > 8 else "")
+        return f"{what} wanted; {shown}"
+
+    def _why_not(self, book: Book, need: Need, head: Reservation | None) -> str:
+        name = f"device {book.device.index}"
+        if book.state is not DeviceState.OK:
+            return f"{name}: {book.state}" + (f" ({book.reason})" if book.reason else "")
+        if book.alone:
+            lease = self._leases.get(book.alone)
+            how = "measured alone" if lease and lease.state is LeaseState.PROBE else "leased whole"
+            return f"{name}: {how} by lease {book.alone}"
+        text = f"{name}: {book.free_mib} MiB free of {book.device.total_mib}"
+        if book.foreign_mib:
+            text += f", {book.foreign_mib} used by others"
+        if book.bookings:
+            text += f", {len(book.bookings)} leased"
+        if head is not None and book.device.uuid in head.needs_mib and self._fits(book, need, None):
+            text += ", kept for the request at the head of the queue"
+        return text
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"

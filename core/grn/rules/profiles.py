@@ -1,0 +1,140 @@
+"""All profiles of one broker, by job type and device model, within a stated limit."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from itertools import islice
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from grn.rules.estimate import Margin, Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["ProfileBook", "from_record", "to_record"]
+
+_Key = tuple[str, str]
+_LOOKED_AT = 256
+_FIELDS = frozenset(f.name for f in fields(Profile)) - {"type", "device_model"}
+
+
+def to_record(profile: Profile) -> dict[str, Any]:
+    """Turn a profile into what the store keeps: plain values by field name."""
+    return {key: value for key, value in asdict(profile).items() if key in _FIELDS}
+
+
+def from_record(job_type: str, model: str, record: Mapping[str, Any]) -> Profile:
+    """Rebuild a profile; fields that a newer version added are left out."""
+    known = {key: value for key, value in record.items() if key in _FIELDS}
+    return Profile(job_type, model, **known)
+
+
+class ProfileBook:
+    """Profiles in memory, the least recently used ones dropped beyond `limit`."""
+
+    def __init__(self, margin: Margin, *, limit: int = 5000) -> None:
+        self.margin = margin
+        self.limit = limit
+        self._by_type: dict[str, dict[str, Profile]] = {}
+        self._told: dict[str, set[str]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(models) for models in self._by_type.values())
+
+    def load(self, profiles: Iterable[Profile]) -> None:
+        """Take in what a store kept, oldest first."""
+        for profile in profiles:
+            self._by_type.setdefault(profile.type, {})[profile.device_model] = profile
+        self._trim()
+
+    def of(self, job_type: str, model: str) -> Profile:
+        """Return the profile under this key, made empty if there is none."""
+        models = self._by_type.pop(job_type, None) or {}
+        self._by_type[job_type] = models  # most recently used last
+        profile = models.get(model)
+        if profile is None:
+            profile = models[model] = Profile(job_type, model)
+            self._trim()
+        return profile
+
+    def find(self, job_type: str, model: str) -> Profile | None:
+        """Return the profile under this key, if there is one."""
+        return self._by_type.get(job_type, {}).get(model)
+
+    def matching(self, job_type: str | None = None, model: str | None = None) -> list[Profile]:
+        """List profiles, all of them or those of a type, a model."""
+        types = self._by_type if job_type is None else {job_type: self._by_type.get(job_type, {})}
+        return [
+            profile
+            for models in types.values()
+            for profile in models.values()
+            if model is None or profile.device_model == model
+        ]
+
+    def forget(self, job_type: str, model: str | None = None) -> int:
+        """Drop what is known of a type (on one model); return how many profiles that were."""
+        models = self._by_type.get(job_type, {})
+        gone = [name for name in models if model is None or name == model]
+        for name in gone:
+            del models[name]
+        if not models:
+            self._by_type.pop(job_type, None)
+            self._told.pop(job_type, None)
+        return len(gone)
+
+    def estimate_mib(self, job_type: str, model: str, *, factor: float) -> int | None:
+        """Return what to book on this model; what another model taught gets `factor` on top."""
+        models = self._by_type.get(job_type)
+        if not models:
+            return None
+        own = models.get(model)
+        if own is not None and own.known:
+            return own.estimate_mib(self.margin)
+        others = [p.estimate_mib(self.margin) for p in models.values() if p.known]
+        known = [mib for mib in others if mib is not None]
+        return ceil(max(known) * factor) if known else None
+
+    def peak_mib(self, job_type: str, model: str) -> int | None:
+        """Return the largest peak of a settled profile on this model."""
+        profile = self.find(job_type, model)
+        return max(profile.peaks) if profile is not None and profile.peaks else None
+
+    def ooms(self, job_type: str, model: str) -> int:
+        """Return how often in a row the type died of memory on this model."""
+        profile = self.find(job_type, model)
+        return profile.ooms if profile is not None else 0
+
+    def runs_unmeasured(self, job_type: str) -> bool:
+        """Whether runs succeeded that could not be measured: nothing to wait for, then."""
+        return any(profile.unmeasured for profile in self._by_type.get(job_type, {}).values())
+
+    def failures(self, job_type: str) -> int:
+        """Return how many runs of the type failed since its last success."""
+        return max((p.failures for p in self._by_type.get(job_type, {}).values()), default=0)
+
+    def succeeded_ever(self, job_type: str) -> bool:
+        """Whether any run of the type is known to have succeeded."""
+        return any(p.runs or p.unmeasured for p in self._by_type.get(job_type, {}).values())
+
+    def tell_once(self, job_type: str, what: str) -> bool:
+        """Return `True` the first time that this is to be said of a type."""
+        told = self._told.setdefault(job_type, set())
+        if what in told:
+            return False
+        told.add(what)
+        return True
+
+    def _trim(self) -> None:
+        while len(self._by_type) > self.limit:
+            gone = self._least_worth()
+            del self._by_type[gone]
+            self._told.pop(gone, None)
+
+    def _least_worth(self) -> str:
+        """Choose an old type about which nothing is known, else the oldest: a sweep whose
+        commands never repeat must not push out what was learnt."""
+        for job_type in islice(self._by_type, _LOOKED_AT):
+            if not any(profile.known for profile in self._by_type[job_type].values()):
+                return job_type
+        return next(iter(self._by_type))

@@ -1,0 +1,89 @@
+"""What the journal keeps of a lease, and back: one module knows the format.
+
+Records are flat maps. Added keys are allowed, a missing optional key has a default: a journal of an
+older version can be replayed by a newer one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from grn.rules.model import Lease, LeaseState, Owner, Policy, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["end_record", "grant_record", "lease_from_record", "main_record"]
+
+
+def grant_record(lease: Lease, *, alone: bool) -> dict[str, object]:
+    """Describe a lease completely."""
+    request = lease.request
+    owner = request.owner
+    return {
+        "ev": "grant",
+        "lease": lease.id,
+        "number": lease.number,
+        "type": request.type,
+        "label": request.label,
+        "owner": (owner.pid, owner.start, owner.uid),
+        "main": (lease.main.pid, lease.main.start) if lease.main else None,
+        "gpus": request.gpus,
+        "memory_mib": request.memory_mib,
+        "whole": request.whole,
+        "policy": str(request.policy),
+        "cpus": request.cpus,
+        "ram_mib": request.ram_mib,
+        "priority": request.priority,
+        "uuids": lease.uuids,
+        "booked_mib": lease.booked_mib,
+        "state": str(lease.state),
+        "threads": lease.threads,
+        "alone": alone,
+        "peak_mib": lease.peak_mib,
+        "samples": lease.samples,
+    }
+
+
+def main_record(lease: Lease) -> dict[str, object]:
+    """Describe what changed since the grant: the main process, the state."""
+    main = (lease.main.pid, lease.main.start) if lease.main else None
+    return {"ev": "main", "lease": lease.id, "main": main, "state": str(lease.state)}
+
+
+def end_record(lease: Lease) -> dict[str, object]:
+    """Say that a lease has ended."""
+    return {"ev": "end", "lease": lease.id}
+
+
+def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
+    """Rebuild a lease. Its clock starts anew: monotonic times do not survive a broker."""
+    owner = Owner(*(int(part) for part in record["owner"]))
+    request = Request(
+        ticket=0,
+        type=str(record["type"]),
+        owner=owner,
+        label=str(record.get("label", "")),
+        gpus=record.get("gpus"),
+        memory_mib=record.get("memory_mib"),
+        whole=bool(record.get("whole", False)),
+        policy=Policy(record.get("policy", "spread")),
+        cpus=record.get("cpus"),
+        ram_mib=record.get("ram_mib"),
+        priority=int(record.get("priority", 0)),
+        arrived_s=now,
+    )
+    main = record.get("main")
+    return Lease(
+        id=str(record["lease"]),
+        number=int(record["number"]),
+        request=request,
+        uuids=tuple(record["uuids"]),
+        booked_mib=int(record["booked_mib"]),
+        state=LeaseState(record["state"]),
+        granted_s=now,
+        threads=int(record.get("threads", 1)),
+        main=Owner(int(main[0]), int(main[1]), owner.uid) if main else None,
+        peak_mib=int(record.get("peak_mib", 0)),
+        samples=int(record.get("samples", 0)),
+    )

@@ -1,0 +1,102 @@
+"""The state of the books as the JSON object that `status` prints; its keys are a promise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from grn.rules.ledger import Book
+    from grn.rules.machine import Machine
+    from grn.rules.model import Lease, Request
+    from grn.rules.profiles import ProfileBook
+
+__all__ = ["SCHEMA", "profiles_report", "status_report"]
+
+SCHEMA = 1
+
+
+def status_report(machine: Machine, now: float, warnings: list[str]) -> dict[str, Any]:
+    """Describe devices, leases, and waiters with their reasons, as of now."""
+    ledger = machine.ledger
+    return {
+        "schema": SCHEMA,
+        "devices": [_device(book) for book in ledger.books],
+        "leases": [_lease(machine, lease, now) for lease in machine.leases.values()],
+        "waiters": [_waiter(machine, request, now) for request in machine.line],
+        "cpus": {"total": ledger.cpus.total, "booked": ledger.cpus.booked},
+        "ram_mib": {"total": ledger.ram.total, "booked": ledger.ram.booked},
+        "warnings": warnings,
+    }
+
+
+def _device(book: Book) -> dict[str, Any]:
+    device = book.device
+    return {
+        "index": device.index,
+        "uuid": device.uuid,
+        "name": device.model,
+        "state": str(book.state),
+        "reason": book.reason,
+        "total_mib": device.total_mib,
+        "free_mib": book.free_mib,
+        "booked_mib": book.booked_mib,
+        "measured_mib": book.measured_mib,
+        "foreign_mib": book.foreign_mib,
+        "leases": len(book.bookings),
+    }
+
+
+def _lease(machine: Machine, lease: Lease, now: float) -> dict[str, Any]:
+    measured = [
+        book.bookings[lease.id].measured_mib
+        for uuid in lease.uuids
+        if (book := machine.ledger.by_uuid.get(uuid)) is not None
+    ]
+    main = lease.main or lease.request.owner
+    return {
+        "id": lease.id,
+        "type": lease.type,
+        "label": lease.request.label,
+        "pid": main.pid,
+        "owner_pid": lease.request.owner.pid,
+        "devices": list(lease.uuids),
+        "booked_mib": lease.booked_mib,
+        "measured_mib": max(measured, default=0),
+        "peak_mib": lease.peak_mib if lease.samples else None,
+        "state": str(lease.state),
+        "since_s": round(now - lease.granted_s, 3),
+        "left_over": list(lease.left_over),
+    }
+
+
+def _waiter(machine: Machine, request: Request, now: float) -> dict[str, Any]:
+    return {
+        "type": request.type,
+        "label": request.label,
+        "pid": request.owner.pid,
+        "since_s": round(now - request.arrived_s, 3),
+        "priority": request.priority,
+        "reason": machine.reason(request.ticket),
+    }
+
+
+def profiles_report(book: ProfileBook, job_type: str | None, model: str | None) -> list[dict[str, Any]]:
+    """Describe what was learnt: one entry for each type and device model that is known."""
+    return [
+        {
+            "type": profile.type,
+            "device_model": profile.device_model,
+            "estimate_mib": profile.estimate_mib(book.margin),
+            "peak_mib": profile.peak_mib,
+            "runs": profile.runs,
+            "source": profile.source,
+            "state": profile.state,
+            "peaks_mib": list(profile.peaks),
+            "durations_s": list(profile.durations_s),
+            "outcomes": list(profile.outcomes),
+            "failures": profile.failures,
+            "ooms": profile.ooms,
+        }
+        for profile in book.matching(job_type, model)
+        if profile.known or profile.outcomes
+    ]

@@ -1,0 +1,101 @@
+"""The order of the queue, and who may overtake whom.
+
+Order: priority, then arrival. The first request that could run but finds no room is the *head*. It
+gets a reservation: the devices on which it will start. Others may be placed in the meantime, on
+other devices freely, on reserved ones only if that cannot delay the head, whichever of the running
+jobs end first. Since run times are unknown, "cannot delay" is decided for every possible order of
+ends: for each set of running leases beside which the head would fit, it must fit beside that set
+and the newcomer too. A reservation stays with the head until it starts, so its devices drain and
+its wait is bounded by the jobs that already run there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from grn.rules.model import Request
+
+__all__ = ["Reservation", "WaitingLine", "largest_sum_within", "would_delay"]
+
+_Key = tuple[int, float, int]
+
+
+def _key(request: Request) -> _Key:
+    return (-request.priority, request.arrived_s, request.ticket)
+
+
+class WaitingLine:
+    """Requests that wait, in the order in which they are considered."""
+
+    def __init__(self) -> None:
+        self._keys: list[_Key] = []
+        self._by_ticket: dict[int, Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter([self._by_ticket[key[2]] for key in self._keys])
+
+    def __contains__(self, ticket: int) -> bool:
+        return ticket in self._by_ticket
+
+    def get(self, ticket: int) -> Request | None:
+        """Look a waiting request up."""
+        return self._by_ticket.get(ticket)
+
+    def add(self, request: Request) -> None:
+        """Put a request in its place."""
+        insort(self._keys, _key(request))
+        self._by_ticket[request.ticket] = request
+
+    def remove(self, ticket: int) -> Request | None:
+        """Take a request out; `None` if it does not wait."""
+        request = self._by_ticket.pop(ticket, None)
+        if request is not None:
+            del self._keys[bisect_left(self._keys, _key(request))]
+        return request
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What is kept for the head: devices with MiB on each, or CPUs and RAM, or both."""
+
+    ticket: int
+    needs_mib: dict[str, int]
+    alone: bool
+    cpus: int = 0
+    ram_mib: int = 0
+
+
+def largest_sum_within(parts: Iterable[int], limit: int) -> int:
+    """Return the largest sum of some of `parts` that is at most `limit`.
+
+    A set of reachable sums is one big integer, bit n for sum n: a few shifts for a device.
+    """
+    if limit <= 0:
+        return 0
+    full = (1 << (limit + 1)) - 1
+    sums = 1
+    for part in parts:
+        if part <= limit:
+            sums |= (sums << part) & full
+    return sums.bit_length() - 1
+
+
+def would_delay(*, room_mib: int, held: Iterable[int], head_mib: int, newcomer_mib: int) -> bool:
+    """Tell whether a newcomer can delay the head on a device, for some order of ends.
+
+    Args:
+        room_mib: what leases may take on the device in all.
+        held: what each present lease counts for.
+        head_mib: what the head will take.
+        newcomer_mib: what the newcomer would take.
+    """
+    slack = room_mib - head_mib
+    return largest_sum_within(held, slack) + newcomer_mib > slack

@@ -1,0 +1,144 @@
+"""The frame: a 4-byte big-endian length, then one msgpack map of at most 1 MiB.
+
+Size and nesting are checked before anything is decoded: a header that promises 4 GiB or a body
+nested 100,000 deep costs its sender the connection, and nobody else anything.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgpack
+
+from grn.errors import ProtocolError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+__all__ = ["MAGIC", "MAX_DEPTH", "MAX_FRAME", "VERSION", "Frames", "decode", "encode"]
+
+MAGIC = "GRN"
+VERSION = 1
+MAX_FRAME = 1 << 20
+MAX_DEPTH = 8
+
+_LENGTH = struct.Struct(">I")
+# Commands and labels may hold bytes that are not UTF-8; they travel as lone surrogates.
+_pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogateescape").pack
+_unpack = msgpack.unpackb
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """Turn a message into one frame.
+
+    Raises:
+        ProtocolError: if the message is larger than a frame may be.
+    """
+    body = _pack(message)
+    if len(body) > MAX_FRAME:
+        raise ProtocolError(f"a message of {len(body)} bytes, the limit is {MAX_FRAME}")
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode(body: bytes) -> dict[str, Any]:
+    """Turn the body of a frame into a message.
+
+    Raises:
+        ProtocolError: if it is not one map with text keys, or nested too deep.
+    """
+    check_depth(body)
+    try:
+        message = _unpack(
+            body, unicode_errors="surrogateescape", strict_map_key=True, max_ext_len=0
+        )
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise ProtocolError(f"not a msgpack map: {error}") from error
+    if not isinstance(message, dict) or not all(type(key) is str for key in message):
+        raise ProtocolError("a frame holds one map with text keys")
+    return message
+
+
+def check_depth(body: bytes) -> None:
+    """Refuse a body whose nesting could exhaust the decoder.
+
+    A container needs at least one byte for each level, all of them container heads; short bodies
+    and bodies with few such bytes cannot be deep. Others are walked.
+    """
+    if len(body) > MAX_DEPTH and _heads(body) > MAX_DEPTH:
+        _walk(body)
+
+
+def _heads(body: bytes) -> int:
+    """Count bytes that may open a container: an upper bound for the depth, at the speed of C."""
+    return len(body) - len(body.translate(None, _CONTAINER_BYTES))
+
+
+_CONTAINER_BYTES = bytes([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])
+
+
+def _walk(body: bytes) -> None:
+    unpacker = msgpack.Unpacker(max_buffer_size=MAX_FRAME)
+    unpacker.feed(body)
+    open_items: list[int] = [1]
+    try:
+        while open_items:
+            if open_items[-1] == 0:
+                open_items.pop()
+                continue
+            open_items[-1] -= 1
+            count = _enter(unpacker, body)
+            if count is not None:
+                open_items.append(count)
+                if len(open_items) > MAX_DEPTH + 1:
+                    raise ProtocolError(f"nested more than {MAX_DEPTH} deep")
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"not a msgpack map: {error}") from error
+
+
+def _enter(unpacker: msgpack.Unpacker, body: bytes) -> int | None:
+    """Step over one value; for a container return how many values follow in it."""
+    at = unpacker.tell()
+    head = body[at] if at < len(body) else 0
+    if 0x80 <= head <= 0x8F or head in {0xDE, 0xDF}:
+        return 2 * int(unpacker.read_map_header())
+    if 0x90 <= head <= 0x9F or head in {0xDC, 0xDD}:
+        return int(unpacker.read_array_header())
+    unpacker.skip()
+    return None
+
+
+class Frames:
+    """Collects bytes and gives back the bodies of complete frames."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take bytes in; return the bodies that are complete now.
+
+        Raises:
+            ProtocolError: if a header promises more than a frame may hold.
+        """
+        buffer = self._buffer
+        buffer += data
+        bodies: list[bytes] = []
+        start = 0
+        while len(buffer) - start >= 4:
+            (length,) = _LENGTH.unpack_from(buffer, start)
+            if length > MAX_FRAME:
+                raise ProtocolError(f"a frame of {length} bytes, the limit is {MAX_FRAME}")
+            end = start + 4 + length
+            if len(buffer) < end:
+                break
+            bodies.append(bytes(buffer[start + 4 : end]))
+            start = end
+        if start:
+            del buffer[:start]
+        return bodies

@@ -1,0 +1,207 @@
+"""The line to the broker: one connection, and what to do while there is none.
+
+    UP --(end of file)--> AWAY --(connect, hello)--> GREETING --(hello)--> UP
+
+Promises: nothing here blocks once the first connection was made; while the broker is away it is
+looked for after 0.05 s, then at longer intervals up to 1 s; a broker that is started on demand is
+started again if it is wanted, by a child, since that takes a while.
+Must not know what the messages mean, apart from the hello.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+
+from grn import paths
+from grn.client import Connection
+from grn.errors import BrokerGone, GrnError
+from grn.rules.wire import MAGIC, VERSION
+from grn.supervise.loop import READABLE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from grn.settings import Settings
+    from grn.supervise.loop import Loop, Timer
+
+    Message = dict[str, Any]
+
+__all__ = ["Link"]
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_HELLO_WITHIN_S = 5.0
+_PEERCRED = struct.Struct("3i")
+
+
+class Link:
+    """Sends to the broker and hears from it.
+
+    `heard(message)` is called for each message, `lost()` when the connection has ended, and
+    `back()` when another one stands. `wants_broker()` says whether one should be started.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: Settings,
+        *,
+        heard: Callable[[Message], None],
+        lost: Callable[[], None],
+        back: Callable[[], None],
+        wants_broker: Callable[[], bool],
+    ) -> None:
+        self.up = False
+        self.starter: int | None = None
+        self.starting = False
+        """A broker of our making may be among our children, not yet known by its number."""
+        self.away_since = 0.0
+        self._loop = loop
+        self._settings = settings
+        self._heard = heard
+        self._lost = lost
+        self._back = back
+        self._wants_broker = wants_broker
+        self._connection: Connection | None = None
+        self._greeting = False
+        self._on_demand = False
+        self._pause_s = _FIRST_PAUSE_S
+        self._timer: Timer | None = None
+
+    def use(self, connection: Connection) -> None:
+        """Take a connection over on which the hello is done."""
+        self._connection = connection
+        self.up = True
+        self._on_demand = bool(connection.broker.get("on_demand"))
+        self._loop.watch(connection.fileno(), READABLE, self._on_readable)
+
+    def send(self, messages: Sequence[Message]) -> bool:
+        """Send; False if the broker is away, and then nothing of it counts as sent."""
+        if not self.up or self._connection is None:
+            return False
+        try:
+            self._connection.send_all(messages)
+        except BrokerGone:
+            self._drop()
+            return False
+        return True
+
+    def broker_pids(self) -> set[int]:
+        """Name the broker's process as the kernel and as it itself does."""
+        if self._connection is None:
+            return set()
+        pids = {int(self._connection.broker.get("pid", 0))}
+        try:
+            raw = self._connection.sock.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size
+            )
+        except OSError:
+            return pids
+        return pids | {_PEERCRED.unpack(raw)[0]}
+
+    def close(self) -> None:
+        """End the connection; the broker then forgets what still waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connection is not None:
+            self._loop.unwatch(self._connection.fileno())
+            self._connection.close()
+        self._connection = None
+        self.up = False
+
+    def starter_ended(self) -> None:
+        """Take note that the child which started a broker has ended: look for it now."""
+        self.starter = None
+        if not self.up and not self._greeting:
+            self._try_after(0.0)
+
+    def _on_readable(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            messages = connection.feed()
+        except (BrokerGone, GrnError):
+            self._drop()
+            return
+        for message in messages:
+            if self._greeting:
+                self._greeted(connection, message)
+            else:
+                self._heard(message)
+
+    def _drop(self) -> None:
+        """The connection is of no use any more: look for another."""
+        was_up = self.up
+        self.close()
+        self._greeting = False
+        if was_up:
+            self.away_since = self._loop.now()
+            self._pause_s = _FIRST_PAUSE_S
+        self._try_after(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        if was_up:
+            self._lost()
+
+    def _try_after(self, pause_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.later(pause_s, self._try)
+
+    def _try(self) -> None:
+        path = paths.socket_path(os.environ, self._settings.socket)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            sock.connect(path)
+        except OSError:  # missing, refused, or its backlog is full
+            sock.close()
+            self._start_if_wanted()
+            self._drop()
+            return
+        sock.setblocking(True)
+        self._connection = Connection(sock)
+        self._greeting = True
+        self._loop.watch(sock.fileno(), READABLE, self._on_readable)
+        self._timer = self._loop.later(_HELLO_WITHIN_S, self._drop)
+        try:
+            self._connection.send({"op": "hello", "magic": MAGIC, "version": VERSION, "features": []})
+        except BrokerGone:
+            self._drop()
+
+    def _greeted(self, connection: Connection, message: Message) -> None:
+        if message.get("op") != "hello":
+            self._drop()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        connection.broker = message
+        self._greeting = False
+        self._on_demand = bool(message.get("on_demand"))
+        self._pause_s = _FIRST_PAUSE_S
+        self.up = True
+        self.starting = False
+        self._back()
+
+    def _start_if_wanted(self) -> None:
+        """Fork a child that starts a broker, if ours was one of that kind."""
+        if self.starter is not None or not self._on_demand or not self._wants_broker():
+            return
+        pid = os.fork()
+        if pid:
+            self.starter = pid
+            self.starting = True
+            return
+        try:
+            from grn.ondemand import ensure_broker  # noqa: PLC0415 - not needed in most runs
+
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            ensure_broker(self._settings).close()
+        except GrnError:
+            os._exit(1)
+        finally:
+            os._exit(0)

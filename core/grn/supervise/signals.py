@@ -1,0 +1,105 @@
+"""Signals as events: blocked, then read from a descriptor together with where they came from.
+
+Design note. A handler cannot tell a Ctrl-C (which the terminal sent to our child as well) from a
+`kill` (which only we got); `siginfo` can. So the signals that end or steer a job are blocked and
+come through a signalfd. What was ignored or blocked when we started is left alone: `nohup` and
+shell scripts rely on it. SIGTSTP, SIGCONT and the rest of job control keep their default action.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import struct
+
+from grn.supervise.kernel import open_signalfd
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+__all__ = ["Arrival", "Signals", "die_by"]
+
+_STEERING = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+# Python ignores these for itself at start; a child gets back what programs expect.
+_CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+_INFO = struct.Struct("@IiiII")  # ssi_signo, ssi_errno, ssi_code, ssi_pid, ssi_uid
+_INFO_BYTES = 128
+_SI_KERNEL = 0x80
+
+
+class Arrival:
+    """One signal that came in; `from_terminal`: the kernel sent it, to our children as well."""
+
+    __slots__ = ("from_terminal", "number", "sender")
+
+    def __init__(self, number: int, code: int, sender: int) -> None:
+        self.number = number
+        self.from_terminal = code == _SI_KERNEL
+        self.sender = sender
+
+
+class Signals:
+    """Takes the steering signals and SIGCHLD over until `give_back()`."""
+
+    def __init__(self) -> None:
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        ignored = {number for number in _STEERING if signal.getsignal(number) == signal.SIG_IGN}
+        self.taken = {signal.SIGCHLD, *_STEERING} - ignored - (blocked - {signal.SIGCHLD})
+        self._mask_before = blocked
+        # An ignored SIGCHLD would let the kernel drop the exit statuses that we live on.
+        self._child_before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, self.taken)
+        self.fd = open_signalfd(self.taken)
+
+    def read(self) -> list[Arrival]:
+        """Return what has arrived since the last call."""
+        arrivals: list[Arrival] = []
+        while True:
+            try:
+                data = os.read(self.fd, _INFO_BYTES * 16)
+            except BlockingIOError:
+                return arrivals
+            for offset in range(0, len(data), _INFO_BYTES):
+                number, _, code, pid, _ = _INFO.unpack_from(data, offset)
+                arrivals.append(Arrival(number, code, pid))
+
+    def restore_in_child(self) -> None:
+        """Undo, between fork and exec, what Python and we changed.
+
+        A Python handler would swallow a signal that comes before exec: SIGINT goes to its default
+        first, then the mask.
+        """
+        for number in _CHANGED_BY_PYTHON:
+            signal.signal(number, signal.SIG_DFL)
+        if signal.SIGINT in self.taken:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if self._child_before == signal.SIG_IGN:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
+
+    def give_back(self) -> None:
+        """Stop taking signals over."""
+        os.close(self.fd)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
+
+
+def die_by(number: int) -> NoReturn:
+    """End this process by a signal, without a core file of ours; a shell then shows 128 + n."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    # Process 1 of a container is not killed by signals that it has no handler for.
+    os._exit(128 + number)

@@ -1,0 +1,161 @@
+"""Start a program as our child: fork, make the child what a plain start would be, exec.
+
+Design note. `subprocess` would cost 10 ms to import and cannot set a parent-death signal without
+running Python code in the child anyway. Between fork and exec only calls that were bound before
+are made, and every way out of the child is `_exit`. That exec failed is told through a pipe that a
+successful exec closes; it is read when the child is reaped, so a start never waits for the exec.
+
+Promises: the child dies with us (SIGKILL by the kernel; children of its own do not); it has the
+signal dispositions, mask and file limit with which we were started; descriptors that we opened are
+closed in it, inherited ones pass through.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+
+from grn.supervise.kernel import die_with_parent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+    from grn.supervise.signals import Signals
+
+__all__ = ["Child", "Spawner", "exec_failure", "hold_standard_descriptors"]
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+
+
+class Child:
+    """A started process; `errors` is the pipe that tells why exec failed."""
+
+    __slots__ = ("errors", "pid")
+
+    def __init__(self, pid: int, errors: int) -> None:
+        self.pid = pid
+        self.errors = errors
+
+    def exec_errno(self) -> int:
+        """Return the errno of a failed exec, 0 if it worked. Call once, after the child's end."""
+        try:
+            text = os.read(self.errors, 16)
+        finally:
+            os.close(self.errors)
+        return int(text or b"0")
+
+
+class Spawner:
+    """Starts children of this process."""
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+        self._me = os.getpid()
+        self._files_before: tuple[int, int] | None = None
+
+    def raise_file_limit(self) -> None:
+        """Make room for the pipes of many children; a child gets the limit that we had."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            self._files_before = (soft, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def spawn(
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        descriptors: Sequence[int | None] = (None, None, None),
+    ) -> Child:
+        """Start `words` with `env`; `descriptors` replace 0, 1 and 2 where not None.
+
+        Raises:
+            OSError: the process could not be made (limits, memory). A program that cannot be
+                executed shows later, in `Child.exec_errno`.
+        """
+        paths = _candidates(words[0], env)
+        told, tell = os.pipe2(os.O_CLOEXEC)
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(told)
+            os.close(tell)
+            raise
+        if pid == 0:
+            self._become(paths, words, env, descriptors, tell)
+        os.close(tell)
+        return Child(pid, told)
+
+    def _become(
+        self,
+        paths: Sequence[str],
+        words: Sequence[str],
+        env: Mapping[str, str],
+        descriptors: Sequence[int | None],
+        tell: int,
+    ) -> NoReturn:
+        problem = errno.EIO
+        try:
+            die_with_parent(signal.SIGKILL)
+            if os.getppid() != self._me:  # we died before the line above
+                os._exit(NOT_EXECUTABLE)
+            for number, descriptor in enumerate(descriptors):
+                if descriptor is not None:
+                    os.dup2(descriptor, number)
+            if self._files_before is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, self._files_before)
+            self._signals.restore_in_child()
+            problem = _exec_first(paths, words, env)
+        except OSError as error:
+            problem = error.errno or errno.EIO
+        finally:
+            os.write(tell, str(problem).encode())
+            os._exit(NOT_FOUND if problem == errno.ENOENT else NOT_EXECUTABLE)
+
+
+def _candidates(name: str, env: Mapping[str, str]) -> list[str]:
+    """List the files that `name` may mean, as execvp(3) looks for them."""
+    if "/" in name:
+        return [name]
+    folders = env.get("PATH", os.defpath).split(os.pathsep)
+    return [os.path.join(folder or ".", name) for folder in folders]
+
+
+def _exec_first(paths: Sequence[str], words: Sequence[str], env: Mapping[str, str]) -> int:
+    """Execute the first file that can be; return the errno that says most about the failure."""
+    problem = errno.ENOENT
+    for path in paths:
+        try:
+            os.execve(path, words, env)  # noqa: S606 - no shell is the point
+        except OSError as error:
+            if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+                continue
+            problem = error.errno or errno.EIO
+            if problem != errno.EACCES:
+                break
+    return problem
+
+
+def exec_failure(number: int, name: str) -> str:
+    """Say why a program could not be started."""
+    if number == errno.ENOENT:
+        return f"{name}: not found"
+    if number == errno.ENOEXEC:
+        return f"{name}: not a program (a script needs a first line such as #!/bin/sh)"
+    return f"{name}: {os.strerror(number).lower()}"
+
+
+def hold_standard_descriptors() -> None:
+    """Occupy 0, 1 and 2 if they are closed, so that no pipe of ours takes such a number.
+
+    The placeholders close at exec: a child finds them as closed as we did.
+    """
+    while True:
+        fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        if fd > 2:
+            os.close(fd)
+            return

@@ -1,0 +1,1 @@
+"""Thin adapters that bring GRN into workflow engines."""

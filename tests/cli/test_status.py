@@ -1,0 +1,94 @@
+"""What `grn status` makes of a status object, as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grn.cli.status import notes, tables
+from grn.cli.table import print_tables
+
+STATUS: dict[str, Any] = {
+    "schema": 1,
+    "devices": [
+        {
+            "index": 0,
+            "uuid": "GPU-a",
+            "name": "Simulated 10000",
+            "state": "ok",
+            "total_mib": 10240,
+            "free_mib": 4096,
+            "booked_mib": 6144,
+            "measured_mib": None,
+            "foreign_mib": 0,
+        }
+    ],
+    "leases": [
+        {
+            "id": "k3",
+            "type": "train",
+            "label": "train",
+            "pid": 321,
+            "devices": ["GPU-a"],
+            "booked_mib": 6144,
+            "measured_mib": 1024,
+            "peak_mib": 2048,
+            "state": "draining",
+            "left_over": [401, 402],
+        }
+    ],
+    "waiters": [
+        {
+            "type": "python big.py",
+            "label": "big",
+            "since_s": 12.3,
+            "reason": "8 GiB wanted; device 0: 4 GiB free of 10 GiB, 6 GiB booked",
+        }
+    ],
+    "warnings": ["job k3 uses device 1, which it was not given"],
+}
+
+
+@pytest.fixture
+def text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The text for `STATUS`, 80 columns wide."""
+    monkeypatch.setenv("COLUMNS", "80")
+    print_tables(tables(STATUS), notes(STATUS))
+    return capsys.readouterr().out
+
+
+def test_fits_80_columns(text: str) -> None:
+    """No line is longer than 80 columns."""
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_devices_show_their_books(text: str) -> None:
+    """A device shows total, free and booked; an unknown figure is not shown as 0."""
+    line = next(line for line in text.splitlines() if "Simulated" in line)
+    assert " ".join(line.split()) == "0 ok 10 GiB 4 GiB 6 GiB ? 0 MiB Simulated 10000"
+
+
+def test_leases_show_device_indices(text: str) -> None:
+    """A lease names its device by the index that people know."""
+    line = next(line for line in text.splitlines() if line.startswith("k3"))
+    assert " ".join(line.split()) == "k3 draining 0 6 GiB 1 GiB 2 GiB 321 train"
+
+
+def test_waiters_show_their_reason(text: str) -> None:
+    """Every waiter is shown with label, type and the whole reason."""
+    words = " ".join(text.split())
+    assert "12 s big (python big.py)" in words
+    assert STATUS["waiters"][0]["reason"] in words
+
+
+def test_left_overs_and_warnings_are_said(text: str) -> None:
+    """Processes that stayed behind and warnings are sentences of their own."""
+    assert "left over by lease k3 (train): process 401, 402" in text
+    assert "warning: job k3 uses device 1" in text
+
+
+def test_an_idle_broker_says_so() -> None:
+    """Without devices, leases and waiters the text says that, rather than nothing."""
+    empty: dict[str, Any] = {"devices": [], "leases": [], "waiters": [], "warnings": []}
+    assert notes(empty) == ["The broker manages no device.", "No job runs or waits."]

@@ -1,0 +1,114 @@
+"""The shell example, run as its README says, with a broker of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from grn.client import Client
+from grn.errors import BrokerUnavailable
+from grn.settings import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("sklearn")
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FOLDER = os.path.join(HERE, "..", "..", "examples", "shell")
+SAMPLE_S = 0.05
+TIME_LIMIT_S = 240
+
+
+class Story(NamedTuple):
+    """What one run of the example left: its output, what the books showed on the way, profiles."""
+
+    exit_status: int
+    output: str
+    leases_seen: list[list[dict[str, Any]]]
+    profiles: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """Run the example once; look at the broker's books all the while."""
+    folder = tmp_path_factory.mktemp("shell", numbered=True)
+    folder.chmod(0o700)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GRN_")}
+    env |= {
+        "GRN_SOCKET": str(folder / "grn.sock"),
+        "GRN_STATE_DIR": str(folder / "state"),
+        "PATH": os.pathsep.join([os.path.dirname(sys.executable), env["PATH"]]),
+    }
+    settings = load({}, env)
+    with open(folder / "output", "wb") as output:
+        run = subprocess.Popen(
+            ["sh", os.path.join(FOLDER, "run.sh")],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        leases_seen = list(_watch(run, settings))
+        with Client(settings) as client:
+            profiles = client.profiles("list")
+        yield Story(run.returncode, (folder / "output").read_text(), leases_seen, profiles)
+    finally:
+        run.kill()
+        subprocess.run(["grn", "broker", "stop"], env=env, check=False, timeout=30)
+
+
+def _watch(run: subprocess.Popen[bytes], settings: Any) -> Iterator[list[dict[str, Any]]]:
+    """Yield the leases at short intervals until the example has ended."""
+    for _ in range(int(TIME_LIMIT_S / SAMPLE_S)):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            run.wait(SAMPLE_S)
+            return
+        with contextlib.suppress(BrokerUnavailable), Client(settings, start=False) as client:
+            yield client.status()["leases"]
+    pytest.fail(f"the example has not ended after {TIME_LIMIT_S} s")
+
+
+def test_every_training_succeeds(story: Story) -> None:
+    """All twelve trainings end with exit code 0 and print their accuracy."""
+    assert story.exit_status == 0, story.output
+    assert story.output.count("accuracy 0.9") == 12
+
+
+def test_trainings_run_together(story: Story) -> None:
+    """At some moment at least two trainings held a lease, on one device."""
+    together = [
+        leases
+        for leases in story.leases_seen
+        if len(leases) > len({uuid for lease in leases for uuid in lease["devices"]})
+    ]
+    assert together
+
+
+def test_first_of_each_type_is_alone(story: Story) -> None:
+    """A training whose need is unknown shares its device with nobody."""
+    probed = set()
+    for leases in story.leases_seen:
+        holders = defaultdict(list)
+        for lease in leases:
+            for uuid in lease["devices"]:
+                holders[uuid].append(lease)
+        for probe in (lease for lease in leases if lease["state"] == "probe"):
+            probed.add(probe["type"])
+            assert all(holders[uuid] == [probe] for uuid in probe["devices"])
+    assert len(probed) == 3
+
+
+def test_each_type_is_learnt(story: Story) -> None:
+    """Three types are known in the end, four runs each, and the kernel machine is the largest."""
+    peaks = {profile["type"].split()[1]: profile["peak_mib"] for profile in story.profiles}
+    assert set(peaks) == {"train_forest.py", "train_mlp.py", "train_svm.py"}
+    assert [profile["runs"] for profile in story.profiles] == [4, 4, 4]
+    assert peaks["train_forest.py"] < peaks["train_mlp.py"] < peaks["train_svm.py"]
