@@ -124,7 +124,7 @@ class Connection:
         """End the connection, also for forked copies of the descriptor."""
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
+        except OSError:  # noqa: SIM105 - contextlib is too heavy here
             pass  # the other side was faster
         self._sock.close()
 
@@ -215,7 +215,7 @@ class Lease:
             {"op": "release", "lease": self.id, "exit_code": exit_code}, "released"
         )
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> Lease:  # noqa: PYI034 - typing.Self is too heavy here
         return self
 
     def __exit__(
@@ -358,7 +358,7 @@ class Client:
         """End the connection; leases that were not released end with this process."""
         self._connection.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Client:  # noqa: PYI034 - as above
         return self
 
     def __exit__(

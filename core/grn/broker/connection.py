@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
         if not self._greeted:
             self._hello(message)
             return
-        handler = self._handlers.get(message.get("op", ""))  # type: ignore[arg-type]
+        handler = self._handlers.get(message.get("op", ""))
         request_id = message.get("id")
         if handler is None:
             known = f"unknown op {message.get('op')!r}"
@@ -236,9 +236,7 @@ class Connection(asyncio.Protocol):
             raise UsageError("leases: a list of lease ids is expected")
         held = self._core.machine.leases
         owner = self.owner()
-        mine = [
-            lease for lease in wanted if lease in held and held[lease].request.owner == owner
-        ]
+        mine = [lease for lease in wanted if lease in held and held[lease].request.owner == owner]
         self.leases.update(mine)
         self.reply({"op": "adopted", "id": message.get("id"), "leases": mine})
 

@@ -274,9 +274,7 @@ class BrokerCore:
     def _taken_back(self, effects: list[ev.Effect]) -> list[ev.Effect]:
         """Leave out grants that no journal keeps; the refusals that replace them come after."""
         replaced, self._effects = self._effects, []
-        kept: list[ev.Effect] = [
-            e for e in effects if type(e) is not ev.Granted or e.nested
-        ]
+        kept: list[ev.Effect] = [e for e in effects if type(e) is not ev.Granted or e.nested]
         return kept + replaced
 
     def _try_to_heal(self) -> None:
@@ -360,7 +358,11 @@ class BrokerCore:
         if self.machine.disk_problem:
             warnings.append(f"{self.machine.disk_problem}: nothing new is granted")
         report = status_report(self.machine, self.now(), warnings)
-        report["broker"] = {"pid": self.pid, "devices": self.backend.spec, "meter": self.backend.meter}
+        report["broker"] = {
+            "pid": self.pid,
+            "devices": self.backend.spec,
+            "meter": self.backend.meter,
+        }
         return report
 
     def _left_behind(self) -> list[str]:

@@ -104,8 +104,7 @@ def _assemble(settings: Settings, backend: Backend, path: str, *, on_demand: boo
     profiles.load(from_record(*key, record) for key, record in reversed(kept.items()))
     machine = Machine(
         devices,
-        cpus=settings.machine_cpus
-        or hostcpu.usable_cpus(reserve=settings.cpu_reserve),
+        cpus=settings.machine_cpus or hostcpu.usable_cpus(reserve=settings.cpu_reserve),
         ram_mib=settings.machine_ram_mib
         or hostcpu.memory_total_mib(reserve_mib=settings.ram_reserve_mib),
         profiles=profiles,
@@ -161,9 +160,7 @@ def _rule_devices(settings: Settings, backend: Backend) -> list[Device]:
     ]
 
 
-def _close(
-    core: BrokerCore, server: asyncio.Server, path: str, listener: socket.socket
-) -> None:
+def _close(core: BrokerCore, server: asyncio.Server, path: str, listener: socket.socket) -> None:
     """Close in the order that leaves nobody with half an answer."""
     unlink_own(path, listener)
     server.close()
@@ -186,9 +183,7 @@ def _handle_signals(core: BrokerCore, *, on_demand: bool) -> None:
         leaving.append(signal.SIGHUP)
     for number in leaving:
         core.loop.add_signal_handler(number, leave, number)
-    core.loop.add_signal_handler(
-        signal.SIGUSR1, lambda: log.info("state %r", core.status())
-    )
+    core.loop.add_signal_handler(signal.SIGUSR1, lambda: log.info("state %r", core.status()))
 
 
 def _raise_file_limit() -> None:

@@ -74,6 +74,9 @@ def split_use(
 
     Args:
         uses: (pid, MiB or `None` when the driver does not say) of each process on the device.
+        live: leases by id.
+        mains: see `main_processes`.
+        table: what is known of processes.
 
     Returns:
         MiB by lease, holders' pids by lease, and whether every figure was known.

@@ -72,7 +72,9 @@ class Learning:
         lease.state = LeaseState.RUNNING
         lease.booked_mib = booking
         self._ledger.rebook(lease.id, lease.uuids, booking)
-        text = f"provisional type={lease.type!r} peak_mib={peak} booked_mib={booking} lease={lease.id}"
+        text = (
+            f"provisional type={lease.type!r} peak_mib={peak} booked_mib={booking} lease={lease.id}"
+        )
         return [ev.Said("info", text), ev.Learnt(lease.type, profile.device_model)]
 
     def _maybe_outgrown(self, lease: Lease) -> list[ev.Effect]:
@@ -92,9 +94,7 @@ class Learning:
 
     # -- when it ends ---------------------------------------------------------------------------
 
-    def ended(
-        self, lease: Lease, outcome: str, now: float
-    ) -> tuple[list[str], list[ev.Effect]]:
+    def ended(self, lease: Lease, outcome: str, now: float) -> tuple[list[str], list[ev.Effect]]:
         """Learn from an end; return what to tell the client, and effects."""
         if not lease.uuids:
             return [], []
@@ -117,8 +117,7 @@ class Learning:
         profile.succeeded(peak, ran_s, "sampled")
         notes: list[str] = []
         if peak is None and self._profiles.tell_once(lease.type, "unmeasured"):
-            why = "never used its device" if lease.samples else "ended before it could be measured"
-            notes.append(f"type {lease.type!r} {why}: nothing learnt, its runs get devices alone")
+            notes.append(self._unmeasured(lease))
         if peak is not None and self._is_preallocated(lease):
             notes.append(
                 f"type {lease.type!r} took {peak} MiB at once and kept it: this looks like"
@@ -129,6 +128,12 @@ class Learning:
         kept = peak is not None or profile.known
         learnt: list[ev.Effect] = [ev.Learnt(lease.type, profile.device_model)] if kept else []
         return notes, learnt
+
+    @staticmethod
+    def _unmeasured(lease: Lease) -> str:
+        why = "never used its device" if lease.samples else "ended before it could be measured"
+        alone = "" if lease.request.memory_mib else ", so its runs get devices alone"
+        return f"type {lease.type!r} {why}: nothing learnt{alone}"
 
     def _is_preallocated(self, lease: Lease) -> bool:
         totals = [b.device.total_mib for u in lease.uuids if (b := self._ledger.by_uuid.get(u))]

@@ -201,19 +201,7 @@ class Ledger:
         never the capacity that no driver reading can change.
         """
         for book in self.books:
-            where = book.device.uuid
-            if any(b.booked_mib < 0 or b.measured_mib < 0 for b in book.bookings.values()):
-                raise InvariantError(f"{where}: a negative booking")
-            if book.committed_mib != sum(b.counts_mib for b in book.bookings.values()):
-                raise InvariantError(f"{where}: the cached sum is wrong")
-            if book.booked_mib > book.device.capacity_mib:
-                raise InvariantError(
-                    f"{where}: {book.booked_mib} MiB booked of {book.device.capacity_mib}"
-                )
-            if book.alone and list(book.bookings) != [book.alone]:
-                raise InvariantError(f"{where}: lease {book.alone} is not alone")
-            if book.free_mib < 0 or book.foreign_mib < 0:
-                raise InvariantError(f"{where}: negative room")
+            _check_book(book)
         if self.cpus.booked != sum(cpus for cpus, _ in self._pooled.values()):
             raise InvariantError("the CPU sum is wrong")
         if self.ram.booked != sum(ram for _, ram in self._pooled.values()):
@@ -221,3 +209,17 @@ class Ledger:
         for pool in (self.cpus, self.ram):
             if pool.booked < 0 or (pool.total is not None and pool.booked > pool.total):
                 raise InvariantError(f"{pool.booked} of {pool.total} {pool.name} booked")
+
+
+def _check_book(book: Book) -> None:
+    where = book.device.uuid
+    if any(b.booked_mib < 0 or b.measured_mib < 0 for b in book.bookings.values()):
+        raise InvariantError(f"{where}: a negative booking")
+    if book.committed_mib != sum(b.counts_mib for b in book.bookings.values()):
+        raise InvariantError(f"{where}: the cached sum is wrong")
+    if book.booked_mib > book.device.capacity_mib:
+        raise InvariantError(f"{where}: {book.booked_mib} MiB booked of {book.device.capacity_mib}")
+    if book.alone and list(book.bookings) != [book.alone]:
+        raise InvariantError(f"{where}: lease {book.alone} is not alone")
+    if book.free_mib < 0 or book.foreign_mib < 0:
+        raise InvariantError(f"{where}: negative room")

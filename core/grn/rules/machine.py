@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from grn.rules import events as ev
 from grn.rules.learning import Learning
-from grn.rules.ledger import InvariantError, Ledger
+from grn.rules.ledger import Ledger
 from grn.rules.model import DeviceState, Lease, LeaseState
 from grn.rules.outcome import classify
 from grn.rules.placing import Placement, Placer, Waits
-from grn.rules.profiles import ProfileBook
+from grn.rules.promises import check_machine
 from grn.rules.records import end_record, grant_record, lease_from_record, main_record
 from grn.rules.waiting import Reservation, WaitingLine
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from grn.rules.model import Device, End, Request
+    from grn.rules.profiles import ProfileBook
 
 __all__ = ["Machine"]
 
@@ -148,8 +149,7 @@ class Machine:
         effects: list[ev.Effect] = []
         if not self.disk_problem:
             self._grant_what_fits(event.now, effects)
-        for ticket in sorted(self._fresh):
-            effects.append(ev.Queued(ticket, self.reason(ticket)))
+        effects += [ev.Queued(ticket, self.reason(ticket)) for ticket in sorted(self._fresh)]
         self._fresh.clear()
         return effects
 
@@ -439,26 +439,4 @@ class Machine:
 
     def check_invariants(self) -> None:
         """Raise `InvariantError` unless the books and the leases agree with all promises."""
-        self.ledger.check_invariants()
-        for lease in self.leases.values():
-            if len(set(lease.uuids)) != len(lease.uuids):
-                raise InvariantError(f"lease {lease.id}: a device twice")
-            if lease.request.owner.pid <= 0:
-                raise InvariantError(f"lease {lease.id} has no owner")
-            if lease.state is LeaseState.PROBE and not self._probe_alone(lease):
-                raise InvariantError(f"probe {lease.id} shares a device")
-            for uuid in lease.uuids:
-                book = self.ledger.by_uuid.get(uuid)
-                if book is not None and lease.id not in book.bookings:
-                    raise InvariantError(f"lease {lease.id} has no booking on {uuid}")
-        for book in self.ledger.books:
-            for lease_id in book.bookings:
-                if lease_id not in self.leases:
-                    raise InvariantError(f"{book.device.uuid} is booked for nobody: {lease_id}")
-        for request in self.line:
-            if not self.reason(request.ticket):
-                raise InvariantError(f"request {request.ticket} waits without a reason")
-
-    def _probe_alone(self, lease: Lease) -> bool:
-        books = [self.ledger.by_uuid[uuid] for uuid in lease.uuids if uuid in self.ledger.by_uuid]
-        return all(list(book.bookings) == [lease.id] for book in books)
+        check_machine(self)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from grn.rules.events import Reported
+    from grn.rules.mask import Style
     from grn.rules.model import Device, Lease
 
 __all__ = [
@@ -192,12 +193,12 @@ class GrantWriter:
     """Writes grants. What depends on the devices alone is prepared once."""
 
     def __init__(
-        self, devices: Sequence[Device], *, style: str, extra: Mapping[str, str]
+        self, devices: Sequence[Device], *, style: Style, extra: Mapping[str, str]
     ) -> None:
-        self._style = style
+        self._style: Style = style
         self._extra = dict(extra)
         self._devices = {device.uuid: device for device in devices}
-        self._said = {
+        self._said: dict[str, dict[str, Any]] = {
             device.uuid: {
                 "uuid": device.uuid,
                 "index": device.index,
@@ -212,10 +213,12 @@ class GrantWriter:
         cls, devices: Sequence[Device], *, mask: str | None, style: str, extra: Mapping[str, str]
     ) -> GrantWriter:
         """Choose the style of masks: as asked, else as the broker's own mask is written."""
-        chosen = mask_style(mask) if style == "auto" else style
-        return cls(devices, style=chosen, extra=extra)
+        chosen: Style = "uuid" if style == "uuid" else "index"
+        return cls(devices, style=mask_style(mask) if style == "auto" else chosen, extra=extra)
 
-    def write(self, request_id: object, lease: Lease, *, nested: bool, waited_s: float) -> dict[str, Any]:
+    def write(
+        self, request_id: object, lease: Lease, *, nested: bool, waited_s: float
+    ) -> dict[str, Any]:
         """Tell a client of its lease."""
         booked = lease.booked_mib
         said = [{**self._said[uuid], "booked_mib": booked} for uuid in lease.uuids]

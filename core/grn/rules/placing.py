@@ -29,6 +29,9 @@ _LEAST_ROOM_FOR_ALONE = 2
 """A probe or whole-device lease wants a device of which others hold at most one half."""
 
 
+_DEVICES_NAMED = 8
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """A decision: these devices, this booking on each."""
@@ -175,16 +178,18 @@ class Placer:
     def _fits(self, book: Book, need: Need, head: Reservation | None) -> bool:
         if book.state is not DeviceState.OK or book.alone:
             return False
-        if head is not None and book.device.uuid in head.needs_mib:
-            if self._delays(book, need, head):
-                return False
+        kept = head is not None and book.device.uuid in head.needs_mib
+        if kept and self._delays(book, need, head):
+            return False
         if self._is_alone(need, book):
             enough = need.mib is None or min(need.mib, book.device.capacity_mib) <= book.free_mib
             half = book.room_mib * _LEAST_ROOM_FOR_ALONE >= book.device.capacity_mib
             return not book.bookings and half and enough and book.free_mib > 0
         return (need.mib or 0) <= book.free_mib
 
-    def _delays(self, book: Book, need: Need, head: Reservation) -> bool:
+    def _delays(self, book: Book, need: Need, head: Reservation | None) -> bool:
+        if head is None:
+            return False
         if head.alone or self._is_alone(need, book):
             return True
         return would_delay(
@@ -217,14 +222,17 @@ class Placer:
             return old
         if self._pools_wait(request, None):
             return Reservation(
-                request.ticket, {}, alone=False, cpus=request.cpus or 0, ram_mib=request.ram_mib or 0
+                request.ticket,
+                {},
+                alone=False,
+                cpus=request.cpus or 0,
+                ram_mib=request.ram_mib or 0,
             )
         count = request.gpus or 0
         able = [
             (self._is_alone(need, book), self._when(book, need), book)
             for book in self._ledger.books
-            if (need := self.need(request, book.device.model))
-            and self._able(book, need, request)
+            if (need := self.need(request, book.device.model)) and self._able(book, need, request)
         ]
         able.sort(key=lambda entry: (entry[1], entry[2].position))
         if len(able) < count:
@@ -291,8 +299,9 @@ class Placer:
             for book in self._ledger.books
             if self._allowed(book, request)
         ]
-        shown = "; ".join(parts[:8]) + (f"; and {len(parts) - 8} more" if len(parts) > 8 else "")
-        return f"{what} wanted; {shown}"
+        rest = len(parts) - _DEVICES_NAMED
+        more = f"; and {rest} more" if rest > 0 else ""
+        return f"{what} wanted; {'; '.join(parts[:_DEVICES_NAMED])}{more}"
 
     def _why_not(self, book: Book, need: Need, head: Reservation | None) -> str:
         name = f"device {book.device.index}"

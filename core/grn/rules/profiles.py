@@ -132,8 +132,10 @@ class ProfileBook:
             self._told.pop(gone, None)
 
     def _least_worth(self) -> str:
-        """Choose an old type about which nothing is known, else the oldest: a sweep whose
-        commands never repeat must not push out what was learnt."""
+        """Choose an old type about which nothing is known, else the oldest.
+
+        A sweep whose commands never repeat must not push out what was learnt.
+        """
         for job_type in islice(self._by_type, _LOOKED_AT):
             if not any(profile.known for profile in self._by_type[job_type].values()):
                 return job_type

@@ -80,7 +80,9 @@ def _waiter(machine: Machine, request: Request, now: float) -> dict[str, Any]:
     }
 
 
-def profiles_report(book: ProfileBook, job_type: str | None, model: str | None) -> list[dict[str, Any]]:
+def profiles_report(
+    book: ProfileBook, job_type: str | None, model: str | None
+) -> list[dict[str, Any]]:
     """Describe what was learnt: one entry for each type and device model that is known."""
     return [
         {

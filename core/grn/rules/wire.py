@@ -36,7 +36,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
     Raises:
         ProtocolError: if the message is larger than a frame may be.
     """
-    body = _pack(message)
+    body: bytes = _pack(message)
     if len(body) > MAX_FRAME:
         raise ProtocolError(f"a message of {len(body)} bytes, the limit is {MAX_FRAME}")
     return _LENGTH.pack(len(body)) + body
@@ -75,7 +75,9 @@ def _heads(body: bytes) -> int:
     return len(body) - len(body.translate(None, _CONTAINER_BYTES))
 
 
-_CONTAINER_BYTES = bytes([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])
+_MAP_BYTES = bytes([*range(0x80, 0x90), 0xDE, 0xDF])
+_ARRAY_BYTES = bytes([*range(0x90, 0xA0), 0xDC, 0xDD])
+_CONTAINER_BYTES = _MAP_BYTES + _ARRAY_BYTES
 
 
 def _walk(body: bytes) -> None:
@@ -101,9 +103,9 @@ def _enter(unpacker: msgpack.Unpacker, body: bytes) -> int | None:
     """Step over one value; for a container return how many values follow in it."""
     at = unpacker.tell()
     head = body[at] if at < len(body) else 0
-    if 0x80 <= head <= 0x8F or head in {0xDE, 0xDF}:
+    if head in _MAP_BYTES:
         return 2 * int(unpacker.read_map_header())
-    if 0x90 <= head <= 0x9F or head in {0xDC, 0xDD}:
+    if head in _ARRAY_BYTES:
         return int(unpacker.read_array_header())
     unpacker.skip()
     return None
@@ -130,14 +132,15 @@ class Frames:
         buffer += data
         bodies: list[bytes] = []
         start = 0
-        while len(buffer) - start >= 4:
+        while len(buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(buffer, start)
             if length > MAX_FRAME:
                 raise ProtocolError(f"a frame of {length} bytes, the limit is {MAX_FRAME}")
-            end = start + 4 + length
+            body = start + _LENGTH.size
+            end = body + length
             if len(buffer) < end:
                 break
-            bodies.append(bytes(buffer[start + 4 : end]))
+            bodies.append(bytes(buffer[body:end]))
             start = end
         if start:
             del buffer[:start]

@@ -39,6 +39,14 @@ _HELLO_WITHIN_S = 5.0
 _PEERCRED = struct.Struct("3i")
 
 
+class _Unanswered(Connection):
+    """A connection whose hello is answered through the loop, not waited for."""
+
+    def _greet(self) -> Message:
+        self.send({"op": "hello", "magic": MAGIC, "version": VERSION, "features": []})
+        return {}
+
+
 class Link:
     """Sends to the broker and hears from it.
 
@@ -85,7 +93,7 @@ class Link:
         if not self.up or self._connection is None:
             return False
         try:
-            self._connection.send_all(messages)
+            self._connection.send(*messages)
         except BrokerGone:
             self._drop()
             return False
@@ -95,14 +103,9 @@ class Link:
         """Name the broker's process as the kernel and as it itself does."""
         if self._connection is None:
             return set()
-        pids = {int(self._connection.broker.get("pid", 0))}
-        try:
-            raw = self._connection.sock.getsockopt(
-                socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size
-            )
-        except OSError:
-            return pids
-        return pids | {_PEERCRED.unpack(raw)[0]}
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as sock:
+            raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+        return {int(self._connection.broker.get("pid", 0)), _PEERCRED.unpack(raw)[0]}
 
     def close(self) -> None:
         """End the connection; the broker then forgets what still waits."""
@@ -164,14 +167,15 @@ class Link:
             self._drop()
             return
         sock.setblocking(True)
-        self._connection = Connection(sock)
+        try:
+            self._connection = _Unanswered(sock)
+        except BrokerGone:
+            sock.close()
+            self._drop()
+            return
         self._greeting = True
         self._loop.watch(sock.fileno(), READABLE, self._on_readable)
         self._timer = self._loop.later(_HELLO_WITHIN_S, self._drop)
-        try:
-            self._connection.send({"op": "hello", "magic": MAGIC, "version": VERSION, "features": []})
-        except BrokerGone:
-            self._drop()
 
     def _greeted(self, connection: Connection, message: Message) -> None:
         if message.get("op") != "hello":

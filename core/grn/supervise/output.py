@@ -39,8 +39,10 @@ _MOST_AT_END = 1 << 20  # a pipe's content at its writer's end; pipes can be mad
 class Sink:
     """One destination. `on_broken` is called once when nobody reads it any more."""
 
-    def __init__(self, loop: Loop, fd: int, on_broken: Callable[[], None]) -> None:
+    def __init__(self, loop: Loop, fd: int, on_broken: Callable[[OSError], None]) -> None:
         self.fd = fd
+        self.undo = b""
+        """Written once before the next lines: takes a status line off the screen."""
         self.queued = 0
         self._loop = loop
         self._on_broken = on_broken
@@ -60,6 +62,8 @@ class Sink:
         """Queue whole lines and write what can be written now."""
         if self._broken or not data:
             return
+        if self.undo:
+            data, self.undo = self.undo + data, b""
         self._queue.append(data)
         self.queued += len(data)
         if not self._watching:
@@ -75,8 +79,8 @@ class Sink:
                 self._write_piece()
         except BlockingIOError:  # somebody made the shared file non-blocking, and it is full
             pass
-        except OSError:
-            self._break()
+        except OSError as error:
+            self._break(error)
         self._watch_if_needed()
         if self.queued <= _ROOM:
             paused, self._paused = self._paused, []
@@ -105,11 +109,11 @@ class Sink:
             self._loop.watch(self.fd, WRITABLE, self._flush)
         self._watching = not self._watching
 
-    def _break(self) -> None:
+    def _break(self, error: OSError) -> None:
         self._broken = True
         self._queue.clear()
         self.queued = 0
-        self._on_broken()
+        self._on_broken(error)
 
 
 class Lines:
@@ -199,9 +203,11 @@ class Stream:
         fd: int,
         lines: Lines | Raw,
         *,
-        also: tuple[Callable[[bytes], None], ...] = (),
+        also: tuple[Callable[[bytes], None], ...],
+        on_close: Callable[[Stream], None],
     ) -> None:
         self.open = True
+        self._on_close = on_close
         self._fd = fd
         self._loop = loop
         self._lines = lines
@@ -233,6 +239,7 @@ class Stream:
                 self._loop.unwatch(self._fd)
             os.close(self._fd)
             self._lines.finish()
+            self._on_close(self)
 
     def _on_readable(self) -> None:
         if self._lines.sink.is_full:

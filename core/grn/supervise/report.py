@@ -1,0 +1,28 @@
+"""What a run tells people while it goes on: the interface, and the one that says nothing."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from grn.supervise.job import Job
+
+__all__ = ["Reporter"]
+
+
+class Reporter:
+    """Says nothing. Subclasses say what they want; none may write to the jobs' standard output."""
+
+    def note(self, text: str) -> None:
+        """Tell something about the run as a whole."""
+
+    def waits(self, jobs: int, reason: str) -> None:
+        """Nothing has run for a while, since so many jobs wait; the first one for this reason."""
+
+    def started(self, job: Job) -> None:
+        """A job has its lease and its process."""
+
+    def again(self, job: Job) -> None:
+        """A job ran out of device memory and asks again for more."""
+
+    def ended(self, job: Job) -> None:
+        """A job is over."""
