@@ -7,6 +7,7 @@ carries many requests and leases. On a job's hot path, so it imports little.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -124,9 +125,11 @@ class Connection:
         """End the connection, also for forked copies of the descriptor."""
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:  # noqa: SIM105 - contextlib is too heavy here
-            pass  # the other side was faster
-        self._sock.close()
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:  # the other side was faster
+                raise
+        finally:
+            self._sock.close()
 
 
 def connect(settings: Settings) -> Connection:

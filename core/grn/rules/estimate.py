@@ -126,13 +126,16 @@ class Profile:
         if peak_mib >= self.raised_mib or self.raised_age >= WINDOW:
             self.raised_mib = self.raised_age = 0
 
-    def failed(self, outcome: str, ran_s: float, booked_mib: int) -> None:
-        """Learn from a run that failed: nothing about its need, unless it died of memory."""
+    def failed(self, outcome: str, ran_s: float, *, oom_at_mib: int | None = None) -> None:
+        """Learn from a run that failed: nothing about its need, unless it died of memory.
+
+        `oom_at_mib` is the booking that was too small, if that is what it died of.
+        """
         self._ended(outcome, ran_s)
         self.failures += 1
-        if outcome.startswith("oom"):
+        if oom_at_mib is not None:
             self.ooms += 1
-            self.bump_mib = max(self.bump_mib or 0, bumped(booked_mib))
+            self.bump_mib = max(self.bump_mib or 0, bumped(oom_at_mib))
 
     def cancelled(self, ran_s: float) -> None:
         """Note a run that somebody stopped: neither a success nor a failure."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from grn.rules import events as ev
 from grn.rules.estimate import FAILURES_SAID, bumped, has_cycles, is_preallocation
 from grn.rules.model import LeaseState
+from grn.rules.outcome import OOM, OOM_SUSPECTED
 
 if TYPE_CHECKING:
     from grn.rules.estimate import Profile
@@ -142,7 +143,10 @@ class Learning:
     def _failed(
         self, lease: Lease, profile: Profile, outcome: str, ran_s: float
     ) -> tuple[list[str], list[ev.Effect]]:
-        profile.failed(outcome, ran_s, lease.booked_mib)
+        # A job that failed near its booking is only suspected: with a tight margin each failure of
+        # a known type looks like that. It raises the estimate only if the device was full too.
+        of_memory = outcome == OOM or (outcome == OOM_SUSPECTED and lease.device_nearly_full)
+        profile.failed(outcome, ran_s, oom_at_mib=lease.booked_mib if of_memory else None)
         if not profile.peaks:
             profile.withdraw_provisional()
         notes: list[str] = []

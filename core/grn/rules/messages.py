@@ -231,7 +231,7 @@ class GrantWriter:
             "mask": self._mask(lease),
             "devices": said,
             "memory_mib": booked if said else None,
-            "fraction": min(booked / total for total in totals) if said else None,
+            "fraction": None if lease.request.whole or not said else min(booked / t for t in totals),
             "threads": lease.threads,
             "cpus": lease.request.cpus,
             "probe": lease.state == "probe",
