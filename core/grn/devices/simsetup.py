@@ -11,6 +11,7 @@ import os
 
 from grn.devices import simfolder
 from grn.errors import BrokerUnavailable, PathError
+from grn.rules.units import format_mib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def card_text(spec: SimSpec, index: int) -> str:
             "gi": slice_index + 1,
             "ci": 0,
             "uuid": slice_uuid(index, slice_index),
-            "name": f"{spec.name(card)} MIG {mib} MiB",
+            "name": f"{spec.name(card)} MIG {format_mib(mib)}",
             "total": f"{mib}M",
         }
         lines.append(simfolder.render("mig", mig))

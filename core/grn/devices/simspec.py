@@ -125,7 +125,7 @@ def parse_spec(text: str) -> SimSpec:
         UsageError: names the part that makes no sense, and shows one that does.
     """
     body = text.strip().removeprefix("sim:")
-    parts = _parts(body)
+    parts = _parts(body) if body else []
     cards = [card for part in parts if "=" not in part for card in _group(part)]
     if not cards:
         raise UsageError(f"{text!r} names no card; for example {EXAMPLE}")

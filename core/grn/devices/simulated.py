@@ -223,7 +223,7 @@ def _reading(
     if device.state == "lost":
         return DeviceReading(uuid, "lost", device.reason or "the driver lost it")
     if device.state != "ok":
-        return DeviceReading(uuid, "stale", device.reason or f"it is {device.state}")
+        return DeviceReading(uuid, "stale", device.reason or f"its state is {device.state}")
     used = device.used_mib
     if used is None and device.shows_used:
         used = device.base_mib + sum(use.mib or 0 for use in uses)

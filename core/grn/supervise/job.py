@@ -14,7 +14,7 @@ from grn.rules import outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from grn.supervise.loop import Timer
@@ -93,8 +93,8 @@ class Job:
         "grant",
         "label",
         "number",
-        "on_leftovers_gone",
         "outcome",
+        "overdue",
         "own_status",
         "owner",
         "peak_mib",
@@ -102,6 +102,7 @@ class Job:
         "ran_s",
         "reason",
         "request",
+        "said_oom",
         "signal",
         "started_s",
         "state",
@@ -135,11 +136,12 @@ class Job:
         self.started_s = 0.0
         self.ran_s = 0.0
         self.reason = ""
+        self.overdue = False
+        self.said_oom = False
         self.grant: dict[str, Any] = {}
         self.owner: Owner | None = None
         self.child: Child | None = None
         self.deadline: Timer | None = None
-        self.on_leftovers_gone: Callable[[], None] | None = None
         self.streams: list[Stream] = []
         self.tail: Tail | None = None
         self.exit_code: int | None = None

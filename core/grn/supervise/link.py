@@ -157,11 +157,10 @@ class Link:
         self._timer = self._loop.later(pause_s, self._try)
 
     def _try(self) -> None:
-        path = paths.socket_path(os.environ, self._settings.socket)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            sock.connect(path)
-        except OSError:  # missing, refused, or its backlog is full
+            sock.connect(paths.socket_path(os.environ, self._settings.socket))
+        except OSError:  # missing, refused, its folder is gone, or its backlog is full
             sock.close()
             self._start_if_wanted()
             self._drop()

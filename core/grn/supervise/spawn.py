@@ -30,6 +30,7 @@ __all__ = ["Child", "Spawner", "exec_failure", "hold_standard_descriptors"]
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
+_HIGHEST_STANDARD = 2
 
 
 class Child:
@@ -130,7 +131,7 @@ def _exec_first(paths: Sequence[str], words: Sequence[str], env: Mapping[str, st
     problem = errno.ENOENT
     for path in paths:
         try:
-            os.execve(path, words, env)  # noqa: S606 - no shell is the point
+            os.execve(path, list(words), env)  # noqa: S606 - no shell is the point
         except OSError as error:
             if error.errno in {errno.ENOENT, errno.ENOTDIR}:
                 continue
@@ -156,6 +157,6 @@ def hold_standard_descriptors() -> None:
     """
     while True:
         fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        if fd > 2:
+        if fd > _HIGHEST_STANDARD:
             os.close(fd)
             return

@@ -1,7 +1,7 @@
-"""Stop jobs: ask, terminate, kill, until no process of theirs is left.
+r"""Stop jobs: ask, terminate, kill, until no process of theirs is left.
 
     ASKED --(a while)--> TERMINATED --(grace)--> KILLED --> gone
-                                                    \\----> given up
+                                                    \----> given up
 
 ASKED: an interrupt is on its way to the job; it may end by itself. TERMINATED: every process had
 SIGTERM (and SIGCONT, or a stopped one would never see it), new ones get it as they appear. KILLED:
@@ -61,11 +61,11 @@ class Stopper:
     `sweep`: every job that runs is being stopped, so what is nobody's below us goes with them.
     """
 
-    def __init__(self, loop: Loop, census: Census, reap: Callable[[], None]) -> None:
+    def __init__(self, loop: Loop, census: Census, prepare: Callable[[], None]) -> None:
         self.sweep = False
         self._loop = loop
         self._census = census
-        self._reap = reap
+        self._prepare = prepare
         self._stops: dict[Owner, _Stop] = {}
         self._timer: Timer | None = None
         self._ticks = 0
@@ -115,7 +115,7 @@ class Stopper:
 
     def _tick(self) -> None:
         self._timer = None
-        self._reap()
+        self._prepare()
         everywhere = self._ticks % _SCAN_ALL_EVERY == 0
         self._ticks += 1
         owners = list(self._stops)

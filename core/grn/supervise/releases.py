@@ -1,0 +1,127 @@
+"""Giving leases back, and what the broker makes of the end of a job.
+
+Promises: a release that was not answered before the connection ended is sent again on the next one;
+a finished job waits a bounded time for the answer; without one the outcome is judged here.
+"""
+
+from __future__ import annotations
+
+from grn.rules import outcome
+from grn.supervise.job import OVER, RELEASING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from grn.supervise.job import Conduct, Job
+    from grn.supervise.link import Link
+    from grn.supervise.loop import Loop
+    from grn.supervise.report import Reporter
+
+    Message = dict[str, Any]
+
+__all__ = ["Releases"]
+
+_ANSWER_WITHIN_S = 5.0  # a broker that hangs must not hold a finished job's caller
+_BROKER_BACK_WITHIN_S = 1.0
+
+
+class Releases:
+    """Releases that are under way. `over(job)` and `again(job)` say how a job goes on."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        link: Link,
+        conduct: Conduct,
+        reporter: Reporter,
+        *,
+        next_id: Callable[[], int],
+        over: Callable[[Job], None],
+        again: Callable[[Job], None],
+    ) -> None:
+        self._loop = loop
+        self._link = link
+        self._conduct = conduct
+        self._reporter = reporter
+        self._next_id = next_id
+        self._over = over
+        self._again = again
+        self._pending: dict[int, Job] = {}
+        self._said: set[str] = set()
+
+    def release(self, job: Job) -> None:
+        """Give a job's lease back: it has ended, and nothing of it will be started any more."""
+        job.move(RELEASING)
+        if job.tail is not None and job.failed():
+            job.said_oom = outcome.stderr_says_oom(job.tail.get())
+        if job.lease is None:
+            self._judge(job)
+            return
+        request_id = self._next_id()
+        self._pending[request_id] = job
+        sent = self._link.send([self._message(request_id, job)])
+        patience_s = _ANSWER_WITHIN_S if sent else _BROKER_BACK_WITHIN_S
+        self._loop.later(patience_s, lambda: self._unanswered(request_id))
+
+    def repeat(self) -> list[Message]:
+        """Return the messages that tell a new broker of the ends that nobody confirmed."""
+        return [self._message(request_id, job) for request_id, job in self._pending.items()]
+
+    def hear(self, message: Message) -> bool:
+        """Take an answer in; False if it is none to a release of ours."""
+        request_id = message.get("id")
+        job = self._pending.pop(request_id, None) if isinstance(request_id, int) else None
+        if job is None:
+            return False
+        if message["op"] != "released":  # a new broker does not know the lease
+            self._judge(job)
+            return True
+        job.outcome = str(message["outcome"])
+        job.peak_mib = message["peak_mib"]
+        for note in message["notes"]:
+            if note not in self._said:
+                self._said.add(note)
+                self._reporter.note(str(note))
+        self._go_on(job, message.get("next_mib"))
+        return True
+
+    def _message(self, request_id: int, job: Job) -> Message:
+        return {
+            "op": "release",
+            "id": request_id,
+            "lease": job.lease,
+            "exit_code": job.exit_code,
+            "signal": job.signal,
+            "said_oom": job.said_oom,
+            "stopped": job.stopped,
+        }
+
+    def _unanswered(self, request_id: int) -> None:
+        job = self._pending.pop(request_id, None)
+        if job is not None:
+            self._judge(job)
+
+    def _judge(self, job: Job) -> None:
+        """Find the outcome without a broker."""
+        job.outcome = outcome.classify(
+            exit_code=job.exit_code,
+            signal=job.signal,
+            said_oom=job.said_oom,
+            stopped_by_us=job.stopped,
+            peak_mib=None,
+            booked_mib=None,
+            device_nearly_full=False,
+        )
+        self._go_on(job, None)
+
+    def _go_on(self, job: Job, next_mib: int | None) -> None:
+        out_of_memory = job.outcome in {outcome.OOM, outcome.OOM_SUSPECTED}
+        if out_of_memory and job.tries <= self._conduct.retries_on_oom and not job.stopped:
+            job.request["memory_mib"] = next_mib
+            self._reporter.again(job)
+            self._again(job)
+            return
+        job.move(OVER)
+        self._over(job)

@@ -1,0 +1,74 @@
+"""`python -m tests.bench [--only NAME …] [--json FILE] [--quick]`: measure, print, judge."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tests.bench import boot, command, dispatch, handover, lease, stage, throughput, upkeep
+from tests.bench.figures import Figure, as_json, as_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+class Measure(Protocol):
+    """Runs one measure; `quick` is for a look, not for a verdict."""
+
+    def __call__(self, *, quick: bool) -> list[Figure]:
+        """Return its figures."""
+
+
+MEASURES: dict[str, Measure] = {
+    "lease": lease.measure,
+    "handover": handover.measure,
+    "throughput": throughput.measure,
+    "command": command.measure,
+    "dispatch": dispatch.measure,
+    "broker": upkeep.measure,
+    "boot": boot.measure,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what was asked for; return 1 if a limit is missed."""
+    args = _parser().parse_args(argv)
+    stage.clean_environment()
+    figures: list[Figure] = []
+    for name in args.only or MEASURES:
+        began = time.monotonic()
+        figures += MEASURES[name](quick=args.quick)
+        sys.stderr.write(f"{name}: measured in {time.monotonic() - began:.0f} s\n")
+    sys.stdout.write(as_table(figures))
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(as_json(figures, _machine()), file, indent=1)
+    return int(any(figure.met is False for figure in figures))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--only", action="append", choices=list(MEASURES), metavar="NAME")
+    parser.add_argument("--json", metavar="FILE", help="write all numbers there")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats: for a look only")
+    return parser
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg(),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
