@@ -1,27 +1,25 @@
-"""The client: a connection to the broker, and blocking leases on top of it.
+"""Blocking leases for a program that uses a device itself.
 
-`Connection` is the low level, for event loops: it sends messages and gives back those that have
-arrived. `Client` is for everybody else: `acquire` blocks until the lease is granted. One connection
-carries many requests and leases. On a job's hot path, so it imports little.
+`Client.acquire` blocks until the lease is granted. When the broker is killed, a client finds its
+successor by itself: what it holds it goes on holding, what it waits for keeps its place.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import select
-import socket
 import time
+import warnings
 
+from grn.connection import Connection, connect, connect_or_start
 from grn.errors import (
     BrokerGone,
     BrokerUnavailable,
     Cancelled,
+    LeaseError,
     ProtocolError,
     WaitExpired,
     from_code,
 )
-from grn.rules.wire import MAGIC, VERSION, Frames, decode, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,164 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Connection", "Lease", "connect", "connect_or_start"]
 
-_HELLO_WITHIN_S = 5.0
-_CHUNK = 1 << 16
-_START_OVER = 5
-
-
-class Connection:
-    """A greeted connection to a broker. `broker` is its answer to our hello."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._frames = Frames()
-        self._ready: list[dict[str, Any]] = []
-        self._last_id = 0
-        self.broker = self._greet()
-
-    def _greet(self) -> dict[str, Any]:
-        self.send({"op": "hello", "magic": MAGIC, "version": VERSION, "features": []})
-        answer = self.recv(_HELLO_WITHIN_S)
-        if answer is None:
-            raise BrokerUnavailable(
-                f"something answers at {self._sock.getpeername()}, but not within"
-                f" {_HELLO_WITHIN_S:g} s: is the broker stopped or very busy?"
-            )
-        if answer.get("op") != "hello" or answer.get("magic") != MAGIC:
-            raise ProtocolError(f"{self._sock.getpeername()} is not a GRN broker's socket")
-        return answer
-
-    def fileno(self) -> int:
-        """Return the descriptor to wait on."""
-        return self._sock.fileno()
-
-    def next_id(self) -> int:
-        """Return a request id that this connection has not used."""
-        self._last_id += 1
-        return self._last_id
-
-    def send(self, *messages: dict[str, Any]) -> None:
-        """Send messages in one write.
-
-        Raises:
-            BrokerGone: if the connection has ended.
-        """
-        data = b"".join(map(encode, messages))
-        try:
-            self._sock.sendall(data)
-        except OSError as error:
-            raise BrokerGone(f"the connection to the broker ended: {error}") from error
-
-    def feed(self) -> list[dict[str, Any]]:
-        """Read once without blocking; return the messages that are complete.
-
-        Raises:
-            BrokerGone: if the connection has ended.
-        """
-        try:
-            data = self._sock.recv(_CHUNK, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return self._take_ready()
-        except OSError as error:
-            raise BrokerGone(f"the connection to the broker ended: {error}") from error
-        if not data:
-            raise BrokerGone("the broker closed the connection")
-        return self._take_ready() + [decode(body) for body in self._frames.feed(data)]
-
-    def _take_ready(self) -> list[dict[str, Any]]:
-        ready, self._ready = self._ready, []
-        return ready
-
-    def recv(self, timeout_s: float | None = None) -> dict[str, Any] | None:
-        """Wait for the next message; `None` when the time is over.
-
-        Raises:
-            BrokerGone: if the connection has ended.
-        """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._ready:
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0 or not select.select([self._sock], [], [], left)[0]:
-                    return None
-            try:
-                data = self._sock.recv(_CHUNK)
-            except OSError as error:
-                raise BrokerGone(f"the connection to the broker ended: {error}") from error
-            if not data:
-                raise BrokerGone("the broker closed the connection")
-            self._ready += [decode(body) for body in self._frames.feed(data)]
-        return self._ready.pop(0)
-
-    def close(self) -> None:
-        """End the connection, also for forked copies of the descriptor."""
-        try:
-            self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError as error:
-            if error.errno != errno.ENOTCONN:  # the other side was faster
-                raise
-        finally:
-            self._sock.close()
-
-
-def connect(settings: Settings) -> Connection:
-    """Connect to the broker that runs.
-
-    Raises:
-        BrokerUnavailable: if none does.
-    """
-    from grn.paths import socket_path  # noqa: PLC0415 - not needed by who has a connection
-
-    path = socket_path(os.environ, settings.socket)
-    sock = _connected(path)
-    if sock is None:
-        raise BrokerUnavailable(
-            f"no broker at {path}: start one with `grn broker` (for a try without a GPU:"
-            " `grn broker --devices sim:2x16GiB`)"
-        )
-    return _greeted(sock)
-
-
-def connect_or_start(settings: Settings) -> Connection:
-    """Connect to the broker; start one on demand if none runs.
-
-    Raises:
-        BrokerUnavailable: if none can be reached or started.
-    """
-    from grn.paths import socket_path  # noqa: PLC0415 - as above
-
-    for _ in range(_START_OVER):
-        sock = _connected(socket_path(os.environ, settings.socket))
-        if sock is None:
-            from grn.ondemand import ensure_broker  # noqa: PLC0415 - only when nobody answers
-
-            sock = ensure_broker(settings)
-        try:
-            return _greeted(sock)
-        except BrokerGone:
-            continue  # it was about to leave when we came: start over
-    raise BrokerUnavailable(f"brokers left before they greeted, {_START_OVER} times in a row")
-
-
-def _connected(path: str) -> socket.socket | None:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.connect(path)
-    except (FileNotFoundError, ConnectionRefusedError):
-        sock.close()
-        return None
-    except OSError as error:
-        sock.close()
-        raise BrokerUnavailable(f"cannot connect to {path}: {error.strerror}") from error
-    return sock
-
-
-def _greeted(sock: socket.socket) -> Connection:
-    try:
-        return Connection(sock)
-    except BaseException:
-        sock.close()
-        raise
+_SUCCESSOR_WITHIN_S = 60.0
+_RELEASE_WITHIN_S = 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 
 class Lease:
@@ -214,9 +57,7 @@ class Lease:
         if not self._held:
             return None
         self._held = False
-        return self._client.call(
-            {"op": "release", "lease": self.id, "exit_code": exit_code}, "released"
-        )
+        return self._client.give_back(self.id, exit_code)
 
     def __enter__(self) -> Lease:  # noqa: PYI034 - typing.Self is too heavy here
         return self
@@ -238,7 +79,9 @@ class Client:
             from grn.settings import load  # noqa: PLC0415 - the caller may bring its own
 
             settings = load()
+        self._settings = settings
         self._connection = connect_or_start(settings) if start else connect(settings)
+        self._leases: set[str] = set()
 
     @property
     def broker(self) -> dict[str, Any]:
@@ -250,6 +93,7 @@ class Client:
 
         Raises:
             GrnError: the class that the answer's code names.
+            BrokerGone: if the broker ended meanwhile.
         """
         request_id = self._connection.next_id()
         self._connection.send({**message, "id": request_id})
@@ -261,7 +105,7 @@ class Client:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             answer = self._connection.recv(left)
             if answer is None:
-                raise WaitExpired(f"not granted within {timeout_s:g} s")
+                raise WaitExpired("not granted in the time allowed")
             if answer.get("id") != request_id or answer["op"] == "waiting":
                 continue
             if answer["op"] in ("refused", "error"):
@@ -302,32 +146,79 @@ class Client:
             Impossible: if this machine can never meet the request.
             WaitExpired: if it was not granted within `wait_s`.
         """
-        connection = self._connection
-        request_id = connection.next_id()
-        connection.send(
-            {
-                "op": "acquire",
-                "id": request_id,
-                "type": job_type,
-                "label": label,
-                "gpus": gpus,
-                "memory_mib": "whole" if whole else memory_mib,
-                "policy": policy,
-                "cpus": cpus,
-                "ram_mib": ram_mib,
-                "priority": priority,
-                "mask": os.environ.get("CUDA_VISIBLE_DEVICES"),
-                "outer": os.environ.get("GRN_LEASE"),
-            }
-        )
+        wish = {
+            "op": "acquire",
+            "type": job_type,
+            "label": label,
+            "gpus": gpus,
+            "memory_mib": "whole" if whole else memory_mib,
+            "policy": policy,
+            "cpus": cpus,
+            "ram_mib": ram_mib,
+            "priority": priority,
+            "mask": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            "outer": os.environ.get("GRN_LEASE"),
+        }
+        asked_s = time.monotonic()
+        while True:
+            try:
+                return self._acquire_once(wish, asked_s, wait_s)
+            except BrokerGone:
+                self._find_successor(_SUCCESSOR_WITHIN_S)
+
+    def _acquire_once(self, wish: dict[str, Any], asked_s: float, wait_s: float | None) -> Lease:
+        """Ask, and wait. Asked again after a broker's death, the request keeps its place."""
+        request_id = self._connection.next_id()
+        waited = time.monotonic() - asked_s
+        self._connection.send({**wish, "id": request_id, "waited_s": waited})
         try:
-            grant = self._answer(request_id, "granted", wait_s)
+            left = None if wait_s is None else max(0.0, wait_s - waited)
+            grant = self._answer(request_id, "granted", left)
         except WaitExpired:
             grant = self._withdraw(request_id)
         lease = Lease(self, grant)
         if not grant["nested"]:
-            connection.send({"op": "started", "lease": lease.id, "pid": os.getpid()})
+            self._leases.add(lease.id)
+            self._connection.send({"op": "started", "lease": lease.id, "pid": os.getpid()})
         return lease
+
+    def give_back(self, lease: str, exit_code: int) -> dict[str, Any] | None:
+        """Release a lease by its id. Without a broker it ends with this process: a warning."""
+        self._leases.discard(lease)
+        message = {"op": "release", "lease": lease, "exit_code": exit_code}
+        try:
+            try:
+                return self.call(message, "released")
+            except BrokerGone:
+                self._find_successor(_RELEASE_WITHIN_S, also=lease)
+                return self.call(message, "released")
+        except LeaseError:
+            return None  # the broker that is gone had taken the release in
+        except BrokerUnavailable as error:
+            text = f"lease {lease} could not be given back and ends with this process: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+            return None
+
+    def _find_successor(self, within_s: float, also: str | None = None) -> None:
+        """Connect to the next broker and take the leases that are held along.
+
+        A broker that was started on demand is started again; another one is waited for.
+        """
+        self._settings.devices = self._settings.devices or self.broker["devices"]
+        again = connect_or_start if self.broker["on_demand"] else connect
+        deadline, pause = time.monotonic() + within_s, _FIRST_PAUSE_S
+        while True:
+            try:
+                self._connection = again(self._settings)
+                break
+            except BrokerUnavailable:
+                if time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        held = sorted(self._leases | ({also} if also else set()))
+        if held:
+            self.call({"op": "adopt", "leases": held}, "adopted")
 
     def _withdraw(self, request_id: int) -> dict[str, Any]:
         """Take a request back; a grant that crossed it on the way is kept after all."""

@@ -95,7 +95,10 @@ def test_an_append_survives_kill_9(path: str) -> None:
         "journal.append([{'ev': 'grant', 'lease': 'L0'}])\n"
         "os.kill(os.getpid(), 9)"
     )
-    assert subprocess.run([sys.executable, "-c", code, path], check=False).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run([sys.executable, "-c", code, path], check=False).returncode
+        == -signal.SIGKILL
+    )
     assert replayed(path) == (records(1), None)
 
 
@@ -150,7 +153,9 @@ def test_with_any_byte_flipped_a_prefix_is_replayed(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"\0" * 5000, b"\xff" * 5000, b"hello, world\n" * 100], ids=["zeros", "ones", "text"]
+    "content",
+    [b"\0" * 5000, b"\xff" * 5000, b"hello, world\n" * 100],
+    ids=["zeros", "ones", "text"],
 )
 def test_a_file_that_is_no_journal_is_reported_and_replaced(path: str, content: bytes) -> None:
     """Content of another kind is dropped with a word, and the journal works."""
@@ -259,7 +264,9 @@ def test_retry_finds_out_whether_the_disk_is_back(path: str, fail: Callable[[Dis
     assert replayed(path) == (records(2), None)
 
 
-def test_a_tail_that_cannot_be_cut_blocks_appends(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tail_that_cannot_be_cut_blocks_appends(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is written behind a half record, where no replay would ever find it."""
     disk = Disk()
     journal, _, _ = Journal.open(path, write=disk.write)

@@ -99,7 +99,9 @@ def test_a_zombie_counts_as_gone() -> None:
 
 
 @pytest.mark.skipif(platform.machine() not in EXIT_SYSCALL, reason="needs the number of exit(2)")
-def test_a_process_lives_as_long_as_one_of_its_threads(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_process_lives_as_long_as_one_of_its_threads(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
     """The end of the first thread alone makes it look like a zombie, but it holds its memory."""
     process = start(
         python(
@@ -158,7 +160,9 @@ def test_the_marker_is_read_from_the_initial_environment(
     start: Callable[..., subprocess.Popen[str]],
 ) -> None:
     """The lease id stays with a process even if the program changes its own environment."""
-    code = "import os, sys; os.environ['GRN_LEASE'] = 'other'; print(1, flush=True); sys.stdin.read()"
+    code = (
+        "import os, sys; os.environ['GRN_LEASE'] = 'other'; print(1, flush=True); sys.stdin.read()"
+    )
     process = start(python(code), env={"A": "1", "GRN_LEASE": "L-7", "Z": "2"})
     said(process)
     assert procs.marker(process.pid) == "L-7"

@@ -29,7 +29,12 @@ def configured(home: dict[str, str], tmp_path: Path, text: str) -> dict[str, str
 def test_without_anything_said_the_defaults_hold(home: dict[str, str]) -> None:
     """No flag, variable or file is needed."""
     found = load({}, home)
-    assert (found.policy, found.margin, found.headroom, found.devices) == ("spread", "auto", None, None)
+    assert (found.policy, found.margin, found.headroom, found.devices) == (
+        "spread",
+        "auto",
+        None,
+        None,
+    )
     assert (found.cpu_reserve, found.ram_reserve_mib, found.jobs_at_once) == (2, 1024, None)
     assert (found.sample_fast_s, found.sample_slow_s, found.grace_s) == (0.1, 1.0, 5.0)
     assert (found.idle_exit_s, found.provisional_after_s, found.max_types) == (60, 60, 5000)
@@ -73,7 +78,9 @@ def test_every_setting_has_flag_key_and_variable_of_one_name(
     assert repr(by_flag) == repr(by_variable) == repr(by_key)
     assert by_flag.machine_ram_mib == 65536
     default = load({}, home)
-    assert all(getattr(by_flag, row.attribute) != getattr(default, row.attribute) for row in settings._ROWS)
+    assert all(
+        getattr(by_flag, row.attribute) != getattr(default, row.attribute) for row in settings._ROWS
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,7 +217,9 @@ def test_flags_for_a_broker_give_the_same_settings(home: dict[str, str]) -> None
     assert repr(load({**flags, "socket": "/s"}, home)) == repr(first)
 
 
-def test_relative_places_become_absolute(home: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_places_become_absolute(
+    home: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A broker works in the root folder, so a relative path is resolved at once."""
     monkeypatch.chdir(tmp_path)
     found = load({"socket": "b.sock", "state_dir": "st"}, home)

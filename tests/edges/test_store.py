@@ -94,7 +94,9 @@ def test_folder_and_files_are_private(path: str) -> None:
         os.umask(before)
     folder = os.path.dirname(path)
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
-    modes = {stat.S_IMODE(os.stat(os.path.join(folder, name)).st_mode) for name in os.listdir(folder)}
+    modes = {
+        stat.S_IMODE(os.stat(os.path.join(folder, name)).st_mode) for name in os.listdir(folder)
+    }
     assert modes == {0o600}
 
 
@@ -105,7 +107,9 @@ def test_two_stores_can_be_open(path: str) -> None:
     assert list(other.load(9)) == [("x", T4)]
 
 
-@pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\0" + b"x" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"no database at all" * 100, b"SQLite format 3\0" + b"x" * 5000]
+)
 def test_a_file_that_is_no_database_is_set_aside(
     path: str, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

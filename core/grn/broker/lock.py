@@ -126,10 +126,8 @@ def unlink_own(path: str, listener: socket.socket) -> None:
 def _bind_and_rename(listener: BrokerSocket, path: str, mode: int) -> None:
     folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # A fixed name for each path: what a killed start left behind is replaced, not collected.
-        name = f".grn-{zlib.crc32(os.fsencode(os.path.basename(path))):08x}"
         # Through the descriptor, since a longer name in a folder near the limit would not fit.
-        waiting = f"/proc/self/fd/{folder}/{name}"
+        waiting = f"/proc/self/fd/{folder}/{_waiting_name(path)}"
         if os.path.lexists(waiting):
             os.unlink(waiting)
         before = os.umask(0o777 & ~mode)
@@ -142,6 +140,11 @@ def _bind_and_rename(listener: BrokerSocket, path: str, mode: int) -> None:
         os.rename(waiting, path)
     finally:
         os.close(folder)
+
+
+def _waiting_name(path: str) -> str:
+    # The same for each start at this path: what a killed one left is replaced, not collected.
+    return f".grn-{zlib.crc32(os.fsencode(os.path.basename(path))):08x}"
 
 
 def _make_sure_nobody_serves(path: str) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from grn.client import connect
-from grn.errors import BrokerGone, BrokerUnavailable
+from grn.client import Client
+from grn.errors import BrokerUnavailable
 from grn.settings import known_flags, load
 
 TYPE_CHECKING = False
@@ -59,15 +59,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _stop(settings: Settings) -> int:
     try:
-        connection = connect(settings)
+        with Client(settings) as client:
+            client.stop()
     except BrokerUnavailable as error:
-        sys.stderr.write(f"grn broker: nothing to stop: {error.message}\n")
-        return 0
-    try:
-        connection.send({"op": "stop", "id": 1})
-        while True:  # its last act is to close the connection
-            connection.recv()
-    except BrokerGone:
-        return 0
-    finally:
-        connection.close()
+        if error.__cause__ is not None:  # one may run, but cannot be reached
+            raise
+        sys.stderr.write("grn broker: none runs, so there is nothing to stop\n")
+    return 0

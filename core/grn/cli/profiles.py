@@ -1,7 +1,7 @@
 """`grn profiles`: show, set and forget what was learnt about job types.
 
 Promises: `--json` gives one object with `schema` and `profiles`, as they are after the action; a type
-that is not known is an error that names the nearest one.
+that is not known is an error that names the nearest one; it works without a broker, and starts none.
 Must not: estimate or judge anything; the broker does.
 """
 
@@ -12,7 +12,7 @@ import json
 
 from grn.cli.table import Table, print_tables
 from grn.client import Client
-from grn.errors import UsageError
+from grn.errors import BrokerUnavailable, UsageError
 from grn.rules.units import format_mib, parse_size_mib
 from grn.settings import load
 
@@ -20,6 +20,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
+
+    from grn.cli.stored import StoredProfiles
+    from grn.settings import Settings
 
 __all__ = ["main"]
 
@@ -31,8 +34,8 @@ def main(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     if args.action == "forget" and bool(args.type) == args.all:
         raise UsageError("`profiles forget` needs a type or --all, and not both")
-    with Client(load({"socket": args.socket})) as client:
-        found = _act(client, args)
+    with _source(load({"socket": args.socket})) as source:
+        found = _act(source, args)
     if args.json:
         print(json.dumps({"schema": SCHEMA, "profiles": found}))
     else:
@@ -40,21 +43,33 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _act(client: Client, args: argparse.Namespace) -> list[dict[str, Any]]:
+def _source(settings: Settings) -> Client | StoredProfiles:
+    """Return the broker that runs, else the file that the last one left."""
+    try:
+        return Client(settings)
+    except BrokerUnavailable as error:
+        if error.__cause__ is not None:  # one may run, but cannot be reached
+            raise
+    from grn.cli.stored import StoredProfiles  # noqa: PLC0415 - SQLite, and seldom needed
+
+    return StoredProfiles(settings)
+
+
+def _act(source: Client | StoredProfiles, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Send one action; the reply is the profiles concerned, as they are after it."""
     if args.action == "list":
-        return client.profiles("list")
+        return source.profiles("list")
     if args.action == "set":
-        return client.profiles(
+        return source.profiles(
             "set", type=args.type, device_model=args.device_model, memory_mib=args.memory
         )
     if not (args.action == "forget" and args.all):
-        _must_exist(client, args.type)
-    return client.profiles(args.action, type=args.type)
+        _must_exist(source, args.type)
+    return source.profiles(args.action, type=args.type)
 
 
-def _must_exist(client: Client, kind: str) -> None:
-    known = {profile["type"] for profile in client.profiles("list")}
+def _must_exist(source: Client | StoredProfiles, kind: str) -> None:
+    known = {profile["type"] for profile in source.profiles("list")}
     if kind in known:
         return
     from difflib import get_close_matches  # noqa: PLC0415 - only for a mistake
@@ -114,7 +129,7 @@ def _add(
 
 def _size(text: str) -> int:
     try:
-        return parse_size_mib(text, what="--memory")
+        return parse_size_mib(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(error.message) from error
 

@@ -62,7 +62,7 @@ def print_tables(tables: Sequence[Table], notes: Sequence[str] = ()) -> None:
     full = [table for table in tables if table.rows]
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         _print_rich(full)
-    else:
+    elif full:
         print("\n\n".join(_plain(table) for table in full))
     for note in notes:
         print(textwrap.fill(clean(note), width(), subsequent_indent=GAP, break_on_hyphens=False))

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from grn.devices.base import Backend
 
-__all__ = ["KINDS", "open_backend"]
+__all__ = ["KINDS", "canonical_spec", "open_backend"]
 
 KINDS = ("sim:4x16GiB", "none", "auto")
 """One example of each kind that `open_backend` accepts."""
@@ -49,3 +49,17 @@ def open_backend(spec: str | None, *, mask: str | None, state_dir: str) -> Backe
     if text == "auto":
         return NoneBackend(_NO_DRIVER)
     raise UsageError(f"unknown devices {text!r}; use one of: {', '.join(KINDS)}")
+
+
+def canonical_spec(spec: str) -> str:
+    """Write a specification as the broker that manages it would: two forms of one are equal.
+
+    Raises:
+        UsageError: a malformed text.
+    """
+    text = spec.strip()
+    if text.startswith("sim:"):
+        from grn.devices.simspec import parse_spec  # noqa: PLC0415 - see the module's docstring
+
+        return parse_spec(text).canonical()
+    return "none" if text in ("", "auto") else text

@@ -1,0 +1,202 @@
+"""A client's connection to the broker: messages out, messages in, and how to get one.
+
+The low level, for event loops and for `grn.client`. One connection carries many requests and
+leases. On a job's hot path, so it imports little.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import time
+
+from grn.errors import BrokerGone, BrokerUnavailable, ProtocolError, UsageError
+from grn.rules.wire import MAGIC, VERSION, Frames, decode, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from grn.settings import Settings
+
+__all__ = ["Connection", "connect", "connect_or_start"]
+
+_HELLO_WITHIN_S = 5.0
+_CHUNK = 1 << 16
+_START_OVER = 5
+
+
+class Connection:
+    """A greeted connection to a broker. `broker` is its answer to our hello."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._frames = Frames()
+        self._ready: list[dict[str, Any]] = []
+        self._last_id = 0
+        self.broker = self._greet()
+
+    def _greet(self) -> dict[str, Any]:
+        self.send({"op": "hello", "magic": MAGIC, "version": VERSION, "features": []})
+        answer = self.recv(_HELLO_WITHIN_S)
+        if answer is None:
+            raise BrokerUnavailable(
+                f"something answers at {self._sock.getpeername()}, but not within"
+                f" {_HELLO_WITHIN_S:g} s: is the broker stopped or very busy?"
+            )
+        if answer.get("op") != "hello" or answer.get("magic") != MAGIC:
+            raise ProtocolError(f"{self._sock.getpeername()} is not a GRN broker's socket")
+        return answer
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+        return self._sock.fileno()
+
+    def next_id(self) -> int:
+        """Return a request id that this connection has not used."""
+        self._last_id += 1
+        return self._last_id
+
+    def send(self, *messages: dict[str, Any]) -> None:
+        """Send messages in one write.
+
+        Raises:
+            BrokerGone: if the connection has ended.
+        """
+        data = b"".join(map(encode, messages))
+        try:
+            self._sock.sendall(data)
+        except OSError as error:
+            raise BrokerGone(f"the connection to the broker ended: {error}") from error
+
+    def feed(self) -> list[dict[str, Any]]:
+        """Read once without blocking; return the messages that are complete.
+
+        Raises:
+            BrokerGone: if the connection has ended.
+        """
+        try:
+            data = self._sock.recv(_CHUNK, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return self._take_ready()
+        except OSError as error:
+            raise BrokerGone(f"the connection to the broker ended: {error}") from error
+        if not data:
+            raise BrokerGone("the broker closed the connection")
+        return self._take_ready() + [decode(body) for body in self._frames.feed(data)]
+
+    def _take_ready(self) -> list[dict[str, Any]]:
+        ready, self._ready = self._ready, []
+        return ready
+
+    def recv(self, timeout_s: float | None = None) -> dict[str, Any] | None:
+        """Wait for the next message; `None` when the time is over.
+
+        Raises:
+            BrokerGone: if the connection has ended.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._ready:
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([self._sock], [], [], left)[0]:
+                    return None
+            try:
+                data = self._sock.recv(_CHUNK)
+            except OSError as error:
+                raise BrokerGone(f"the connection to the broker ended: {error}") from error
+            if not data:
+                raise BrokerGone("the broker closed the connection")
+            self._ready += [decode(body) for body in self._frames.feed(data)]
+        return self._ready.pop(0)
+
+    def close(self) -> None:
+        """End the connection, also for forked copies of the descriptor."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:  # the other side was faster
+                raise
+        finally:
+            self._sock.close()
+
+
+def connect(settings: Settings) -> Connection:
+    """Connect to the broker that runs.
+
+    Raises:
+        BrokerUnavailable: if none does.
+    """
+    from grn.paths import socket_path  # noqa: PLC0415 - not needed by who has a connection
+
+    path = socket_path(os.environ, settings.socket)
+    sock = _connected(path)
+    if sock is None:
+        raise BrokerUnavailable(
+            f"no broker at {path}: start one with `grn broker` (for a try without a GPU:"
+            " `grn broker --devices sim:2x16GiB`)"
+        )
+    return _greeted(sock)
+
+
+def connect_or_start(settings: Settings) -> Connection:
+    """Connect to the broker; start one on demand if none runs.
+
+    Raises:
+        BrokerUnavailable: if none can be reached or started.
+        UsageError: if one runs that manages other devices than `settings.devices` names.
+    """
+    from grn.paths import socket_path  # noqa: PLC0415 - as above
+
+    for _ in range(_START_OVER):
+        sock = _connected(socket_path(os.environ, settings.socket))
+        if sock is None:
+            from grn.ondemand import ensure_broker  # noqa: PLC0415 - only when nobody answers
+
+            sock = ensure_broker(settings)
+        try:
+            connection = _greeted(sock)
+        except BrokerGone:
+            continue  # it was about to leave when we came: start over
+        _check_devices(connection, settings.devices)
+        return connection
+    raise BrokerUnavailable(f"brokers left before they greeted, {_START_OVER} times in a row")
+
+
+def _check_devices(connection: Connection, wanted: str | None) -> None:
+    """Refuse a broker that manages other devices than those that were asked for by name."""
+    managed = connection.broker["devices"]
+    if wanted is None or wanted == managed:
+        return
+    from grn.devices import canonical_spec  # noqa: PLC0415 - the texts are mostly equal
+
+    if canonical_spec(wanted) == managed:
+        return
+    connection.close()
+    raise UsageError(
+        f"a broker with devices {managed!r} runs already (pid {connection.broker['pid']}), not"
+        f" {wanted!r}: stop it with `grn broker stop`, or leave the devices out"
+    )
+
+
+def _connected(path: str) -> socket.socket | None:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        sock.close()
+        return None
+    except OSError as error:
+        sock.close()
+        raise BrokerUnavailable(f"cannot connect to {path}: {error.strerror}") from error
+    return sock
+
+
+def _greeted(sock: socket.socket) -> Connection:
+    try:
+        return Connection(sock)
+    except BaseException:
+        sock.close()
+        raise

@@ -1,0 +1,50 @@
+"""What all tests share: a factory of test environments, and a process environment without traces."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.env import BrokerEnv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def clean_environ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing that the tester's shell says about GRN or its devices reach the test."""
+    for name in list(os.environ):
+        if name.startswith(("GRN_", "CUDA_", "LISTEN_")) or name == "XDG_RUNTIME_DIR":
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def new_env(tmp_path: Path, clean_environ: None) -> Iterator[Callable[..., BrokerEnv]]:
+    """Return a function that makes an environment with a running broker, checked at the end.
+
+    `start=False` makes one without a broker; other keywords are settings.
+    """
+    del clean_environ
+    made: list[BrokerEnv] = []
+
+    def make(devices: str = "sim:1x10000MiB", *, start: bool = True, **settings: Any) -> BrokerEnv:
+        folder = tmp_path / f"e{len(made)}"
+        folder.mkdir(mode=0o700)
+        env = BrokerEnv(str(folder), devices, **settings)
+        made.append(env)
+        if start:
+            env.start()
+        return env
+
+    yield make
+    problems = []
+    for env in made:
+        try:
+            env.close()
+        except AssertionError as error:
+            problems.append(str(error))
+    assert not problems, "\n".join(problems)
