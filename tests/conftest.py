@@ -1,4 +1,7 @@
-"""What all tests share: a factory of test environments, and a process environment without traces."""
+"""What all tests share: a factory of test environments, and Hypothesis profiles.
+
+Hypothesis takes the same examples in each CI run, and new ones on a developer's machine.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,19 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.env import BrokerEnv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+_BUSY: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+settings.register_profile("dev", **_BUSY)
+settings.register_profile("ci", derandomize=True, print_blob=True, **_BUSY)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 
 @pytest.fixture
@@ -26,15 +36,23 @@ def clean_environ(monkeypatch: pytest.MonkeyPatch) -> None:
 def new_env(tmp_path: Path, clean_environ: None) -> Iterator[Callable[..., BrokerEnv]]:
     """Return a function that makes an environment with a running broker, checked at the end.
 
-    `start=False` makes one without a broker; other keywords are settings.
+    `start=False` makes one without a broker, `folder` puts it elsewhere; other keywords are
+    settings.
     """
     del clean_environ
     made: list[BrokerEnv] = []
 
-    def make(devices: str = "sim:1x10000MiB", *, start: bool = True, **settings: Any) -> BrokerEnv:
-        folder = tmp_path / f"e{len(made)}"
-        folder.mkdir(mode=0o700)
-        env = BrokerEnv(str(folder), devices, **settings)
+    def make(
+        devices: str = "sim:1x10000MiB",
+        *,
+        start: bool = True,
+        folder: str | None = None,
+        **more: Any,
+    ) -> BrokerEnv:
+        if folder is None:
+            folder = str(tmp_path / f"e{len(made)}")
+            os.mkdir(folder, 0o700)
+        env = BrokerEnv(folder, devices, **more)
         made.append(env)
         if start:
             env.start()

@@ -17,7 +17,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from grn import paths, procs
+from grn import procs
 from grn.client import Client, Connection, connect
 from grn.rules.environment import job_environment
 from grn.settings import load
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
     from grn.settings import Settings
 
-__all__ = ["PATIENCE_S", "BrokerEnv", "Job", "eventually", "wait_gone"]
+__all__ = ["PATIENCE_S", "ROOT", "BrokerEnv", "Job", "eventually", "wait_gone"]
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""The checkout."""
 
 PATIENCE_S = 30.0
 """How long a busy machine may take for what is due at once; a promise is much shorter."""
@@ -127,7 +130,9 @@ class BrokerEnv:
             "GRN_DEBUG": "1",
         }
         self.environ |= {f"GRN_{key.upper()}": str(value) for key, value in settings.items()}
-        self.broker: subprocess.Popen[bytes] | None = None
+        self.program = ["grn"]
+        """The module that is run as the broker, and its first words."""
+        self.broker: subprocess.Popen[Any] | None = None
         self._talkers: list[Talker] = []
         self._clients: list[Client] = []
         self._processes: list[subprocess.Popen[Any]] = []
@@ -141,12 +146,12 @@ class BrokerEnv:
         assert self.broker is not None
         return self.broker.pid
 
-    def spawn_broker(self, *flags: str, **options: Any) -> subprocess.Popen[bytes]:
+    def spawn_broker(self, *flags: str, **options: Any) -> subprocess.Popen[Any]:
         """Start a broker process without waiting for anything; its output goes to the log."""
         with open(self.log_path, "ab") as log:
-            options = {"stdout": log, "stderr": log, "env": self.environ, **options}
-            argv = [sys.executable, "-m", "grn", "broker", *flags]
-            return self.popen(argv, stdin=subprocess.DEVNULL, cwd="/", **options)
+            options = {"stdout": log, "stderr": log, **options}
+            argv = [sys.executable, "-m", *self.program, "broker", *flags]
+            return self.popen(argv, stdin=subprocess.DEVNULL, cwd=ROOT, **options)
 
     def start(self, *flags: str, **options: Any) -> int:
         """Start the broker and return its pid once it serves."""
@@ -219,10 +224,9 @@ class BrokerEnv:
     def remote(self, **environ: str) -> RemoteTalker:
         """Return a client that is a process of its own and can be killed."""
         argv = [sys.executable, "-m", "tests.remote"]
-        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         pipe = subprocess.PIPE
         env = {**self.environ, **environ}
-        return RemoteTalker(self.popen(argv, stdin=pipe, stdout=pipe, cwd=root, env=env))
+        return RemoteTalker(self.popen(argv, stdin=pipe, stdout=pipe, cwd=ROOT, env=env))
 
     def popen(self, argv: list[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process that must not outlive the environment."""
@@ -324,7 +328,3 @@ def _read(path: str) -> bytes:
     except OSError:  # the process has ended
         return b""
 
-
-def journal_of(env: BrokerEnv) -> str:
-    """Return the path of the environment's journal."""
-    return paths.beside(env.socket).journal

@@ -100,6 +100,9 @@ class Talker:
 
     def decided(self, request_ids: Iterable[int]) -> list[int]:
         """Return which of the requests are decided by now, without taking the answers."""
+        # What arrives together is decided together, after all of it was read: only a second round
+        # trip is surely later than the decision.
+        self.status()
         self.status()
         return [
             number

@@ -113,7 +113,9 @@ class Connection:
         return self._ready.pop(0)
 
     def close(self) -> None:
-        """End the connection, also for forked copies of the descriptor."""
+        """End the connection, also for forked copies of the descriptor. May be called again."""
+        if self._sock.fileno() < 0:
+            return
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError as error:

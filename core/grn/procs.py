@@ -30,8 +30,12 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
 _STAT_BYTES = 1024  # a stat line has 52 numbers and a name of at most 64 bytes
 
+_EXEC_LOOKS = 1000  # exec is done after a few; the bound is for what we did not think of
+
 # Positions in /proc/<pid>/stat after the last ')', where field 3 (the state) comes first.
-_STATE, _PPID, _THREADS, _START = 0, 1, 17, 19
+_STATE, _PPID, _FLAGS, _THREADS, _START = 0, 1, 6, 17, 19
+_START_CODE, _ENV_START, _ENV_END = 23, 47, 48
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD in the flags
 
 
 def start_time(pid: int) -> int | None:
@@ -70,7 +74,7 @@ def is_alive(pid: int, start: int | None) -> bool:
 
 def marker(pid: int) -> str | None:
     """Return the lease id in the process's initial environment; None if absent or unreadable."""
-    block = _read(f"{_PROC}/{pid}/environ")
+    block = _environment(pid)
     if not block:
         return None
     at = 0 if block.startswith(_MARKER) else block.find(b"\0" + _MARKER) + 1
@@ -174,6 +178,27 @@ def _stat(pid: int) -> list[bytes] | None:
 def _is_dead(fields: list[bytes]) -> bool:
     # A process whose first thread ended while others run on looks like a zombie, but lives.
     return fields[_STATE] in (b"Z", b"X", b"x") and int(fields[_THREADS]) <= 1
+
+
+def _environment(pid: int) -> bytes | None:
+    # In the instant of exec a process has no environment yet. Without looking again, a scan would
+    # now and then miss a living process of a lease.
+    for _ in range(_EXEC_LOOKS):
+        block = _read(f"{_PROC}/{pid}/environ")
+        if block != b"" or _has_no_environment(pid):
+            return block
+        os.sched_yield()
+    return None
+
+
+def _has_no_environment(pid: int) -> bool:
+    fields = _stat(pid)
+    if fields is None or _is_dead(fields) or int(fields[_FLAGS]) & _KERNEL_THREAD:
+        return True
+    if len(fields) <= _ENV_END:  # a kernel before 3.5 does not say
+        return True
+    # binfmt_elf sets the start of the code last: before that, "empty" only means "not there yet".
+    return int(fields[_START_CODE]) != 0 and fields[_ENV_START] == fields[_ENV_END]
 
 
 def _read(path: str) -> bytes | None:

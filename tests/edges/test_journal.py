@@ -30,16 +30,19 @@ def path(tmp_path: Path) -> str:
 
 
 def records(count: int, start: int = 0) -> list[Record]:
+    """Build grants to write."""
     return [{"ev": "grant", "lease": f"L{number}"} for number in range(start, start + count)]
 
 
 def written(path: str, content: list[Record], **keywords: Any) -> None:
+    """Append these in a journal that is opened and closed for it."""
     journal, _, _ = Journal.open(path, **keywords)
     journal.append(content)
     journal.close()
 
 
 def replayed(path: str, **keywords: Any) -> tuple[list[Record], str | None]:
+    """Open the journal; return what was found."""
     journal, found, report = Journal.open(path, **keywords)
     journal.close()
     return found, report
@@ -54,6 +57,7 @@ class Disk:
         self.writes = 0
 
     def write(self, fd: int, data: bytes) -> int:
+        """Do what os.write does, as far as the disk lets it."""
         self.writes += 1
         if self.error is not None:
             raise OSError(self.error, os.strerror(self.error))
@@ -127,6 +131,7 @@ def test_cut_at_every_byte_a_prefix_is_replayed(path: str) -> None:
 
 
 def ends_of_records(content: bytes) -> list[int]:
+    """Find where each record ends, the header first."""
     ends, at = [], 0
     while at < len(content):
         at += 8 + int.from_bytes(content[at : at + 4], "big")
@@ -210,6 +215,8 @@ def test_a_newer_format_is_refused_untouched(path: str, monkeypatch: pytest.Monk
 
 
 def fail_with(number: int) -> Callable[[Disk], None]:
+    """Fail with this error."""
+
     def fail(disk: Disk) -> None:
         disk.error = number
 
@@ -217,6 +224,8 @@ def fail_with(number: int) -> Callable[[Disk], None]:
 
 
 def fail_after(room: int) -> Callable[[Disk], None]:
+    """Fail after so many bytes."""
+
     def fail(disk: Disk) -> None:
         disk.room = room
 
@@ -237,7 +246,7 @@ def test_a_failed_append_leaves_no_trace(path: str, fail: Callable[[Disk], None]
     journal, _, _ = Journal.open(path, write=disk.write)
     journal.append(records(2))
     fail(disk)
-    with pytest.raises(JournalError, match="cannot write the journal .*make room"):
+    with pytest.raises(JournalError, match=r"cannot write the journal .*make room"):
         journal.append(records(1, start=2))
     assert not journal.healthy
     assert replayed(path) == (records(2), None)
@@ -330,7 +339,7 @@ def test_a_failed_compaction_keeps_the_old_journal(path: str, fail: Callable[[Di
     journal, _, _ = Journal.open(path, write=disk.write)
     journal.append(records(5))
     fail(disk)
-    with pytest.raises(JournalError, match="cannot compact .* the old one stays in use"):
+    with pytest.raises(JournalError, match=r"cannot compact .* the old one stays in use"):
         journal.compact(records(1))
     disk.error = disk.room = None
     journal.append(records(1, start=5))

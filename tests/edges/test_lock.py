@@ -68,11 +68,13 @@ def start(path: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
 
 
 def said(process: subprocess.Popen[str]) -> str:
+    """Wait for a line."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
 def go(*processes: subprocess.Popen[str]) -> list[str]:
+    """Let all begin, then return what each says."""
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
@@ -81,6 +83,7 @@ def go(*processes: subprocess.Popen[str]) -> list[str]:
 
 
 def kill(process: subprocess.Popen[str]) -> None:
+    """End a process without a chance to tidy up."""
     process.send_signal(signal.SIGKILL)
     process.wait()
 
@@ -238,8 +241,12 @@ def test_what_a_killed_start_left_behind_is_replaced(path: str) -> None:
 def test_what_is_no_socket_is_never_removed(tmp_path: Path, path: str, kind: str) -> None:
     """A file, a folder or a symlink at the path is refused and stays."""
     place = tmp_path / "broker.sock"
-    make = {"file": place.touch, "folder": place.mkdir, "symlink": lambda: place.symlink_to("x")}
-    make[kind]()
+    if kind == "file":
+        place.touch()
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to("x")
     before = os.lstat(path)
     with pytest.raises(PathError, match=f"is a {kind}, not a socket"):
         bind_socket(path)
@@ -297,7 +304,7 @@ def test_a_server_that_hangs_up_is_left_alone(
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     """The system's reason is in the message."""
-    with pytest.raises(PathError, match="cannot listen at .*No such file"):
+    with pytest.raises(PathError, match=r"cannot listen at .*No such file"):
         bind_socket(str(tmp_path / "none" / "broker.sock"))
 
 

@@ -53,6 +53,7 @@ class Broker:
         self.settings = Settings(socket=self.socket)
 
     def all(self) -> list[dict[str, object]]:
+        """Return the notes of every broker that was started."""
         import json
 
         if not os.path.exists(self.notes):
@@ -61,6 +62,7 @@ class Broker:
             return [json.loads(line) for line in file]
 
     def only(self) -> dict[str, object]:
+        """Return the notes of the one broker that was started."""
         (about,) = self.all()
         return about
 
@@ -79,6 +81,8 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, code: str, *words: str) -> None:
+    """Let this program be the broker."""
+
     def command(path: str, _settings: Settings) -> list[str]:
         return [sys.executable, "-P", "-c", code, path, *words]
 
@@ -104,6 +108,7 @@ def test_many_clients_at_the_same_instant_start_one_broker(broker: Broker) -> No
 
 
 def fork_client(broker: Broker, go: int) -> int:
+    """Fork a client that waits for a byte, then wants a broker."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -281,7 +286,8 @@ def test_a_broker_that_someone_starts_by_hand_is_waited_for(
 def test_something_else_in_the_sockets_place_is_named(broker: Broker, kind: str) -> None:
     """No broker is started where it could not listen."""
     if kind == "file":
-        open(broker.socket, "w").close()  # noqa: SIM115
+        with open(broker.socket, "w"):
+            pass
     else:
         os.mkdir(broker.socket)
     with pytest.raises(PathError, match=f"is a {kind}, not a socket"):
@@ -305,8 +311,6 @@ def test_a_socket_that_we_may_not_use_is_named(broker: Broker) -> None:
         server.bind(broker.socket)
         server.listen()
         os.chmod(broker.socket, 0o600)
-        for folder in [broker.socket.rpartition("/")[0]]:
-            os.chmod(folder, 0o755)
         pid = os.fork()
         if pid == 0:
             status = 1

@@ -21,6 +21,7 @@ def home(tmp_path: Path) -> dict[str, str]:
 
 
 def configured(home: dict[str, str], tmp_path: Path, text: str) -> dict[str, str]:
+    """Return an environment with this configuration file."""
     path = tmp_path / "my.toml"
     path.write_text(text)
     return {**home, "GRN_CONFIG": str(path)}
@@ -108,14 +109,15 @@ def test_a_bad_value_names_its_source_and_what_is_allowed(
 ) -> None:
     """Whoever gave the value is told where it stands and what would do."""
     flag, variable = "--" + key.replace("_", "-"), f"GRN_{key.upper()}"
-    environ = configured(home, tmp_path, f'{key} = "{text}"')
-    for source, call in (
-        (flag, lambda: load({key: text}, home)),
-        (variable, lambda: load({}, {**home, variable: text})),
-        (f"my.toml, key {key}", lambda: load({}, environ)),
-    ):
+    in_file = configured(home, tmp_path, f'{key} = "{text}"')
+    sources: list[tuple[str, dict[str, str], dict[str, str]]] = [
+        (flag, {key: text}, home),
+        (variable, {}, {**home, variable: text}),
+        (f"my.toml, key {key}", {}, in_file),
+    ]
+    for source, flags, environ in sources:
         with pytest.raises(UsageError) as caught:
-            call()
+            load(flags, environ)
         assert source in caught.value.message
         assert text in caught.value.message
         assert expected in caught.value.message

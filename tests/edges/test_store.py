@@ -25,6 +25,7 @@ class Clock:
         self.now = 0.0
 
     def __call__(self) -> float:
+        """Go on by a second."""
         self.now += 1
         return self.now
 
@@ -36,6 +37,7 @@ def path(tmp_path: Path) -> str:
 
 
 def reopened(path: str) -> dict[tuple[str, str], dict[str, object]]:
+    """Load everything with a store that is opened for it."""
     store = ProfileStore(path)
     found = store.load(100)
     store.close()
@@ -66,7 +68,7 @@ def test_the_newest_come_first_up_to_the_limit(path: str) -> None:
 
 
 def test_a_type_is_forgotten_on_one_model_or_on_all(path: str) -> None:
-    """delete says how many profiles went."""
+    """Forgetting says how many profiles went."""
     store = ProfileStore(path)
     store.put_many({("x", A100): {}, ("x", T4): {}, ("y", T4): {}, ("z", T4): {}})
     assert store.delete("x") == 2
@@ -205,5 +207,5 @@ def test_something_else_in_its_place_is_refused(path: str, kind: str) -> None:
         os.mkdir(path)
     else:
         os.symlink("elsewhere", path)
-    with pytest.raises(JournalError, match="cannot open the profile store .*GRN_STATE_DIR"):
+    with pytest.raises(JournalError, match=r"cannot open the profile store .*GRN_STATE_DIR"):
         ProfileStore(path)

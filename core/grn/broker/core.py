@@ -215,8 +215,8 @@ class BrokerCore:
             main = lease.main
             alive = main is not None and procs.is_alive(main.pid, main.start)
             self.step(ev.OwnerGone(self.now(), lease.id, main_alive=alive))
-            if alive:
-                self._watch_main(lease)
+            # Also if it has ended: workers may hold memory on, and the rules must hear of its end.
+            self._watch_main(lease)
         self.settle()
 
     def _watch_main(self, lease: Lease) -> None:

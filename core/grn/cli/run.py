@@ -9,26 +9,200 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 
 from grn import settings as settings_module
-from grn.client import connect_or_start
-from grn.errors import BrokerUnavailable, UsageError
-from grn.cli.runargs import RunOptions, help_text, parse
-from grn.rules.jobtype import command_type, shell_command_type
-from grn.supervise import outputs as outputs_module
+from grn.cli import summary
+from grn.cli.reports import ManyJobs, OneJob
+from grn.cli.runargs import help_text, parse
+from grn.cli.runjobs import build_jobs
+from grn.connection import connect_or_start
+from grn.errors import BrokerUnavailable, PathError, UsageError
 from grn.supervise.batch import Batch
-from grn.supervise.job import Conduct, Job
+from grn.supervise.job import Conduct
 from grn.supervise.loop import Loop
-from grn.supervise.outputs import Outputs
-from grn.supervise.report import Reporter
+from grn.supervise.outputs import INHERIT, LABEL, TEE, WATCH_ERRORS, Outputs
 from grn.supervise.signals import Signals, die_by
 from grn.supervise.spawn import hold_standard_descriptors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
-    from grn.client import Connection
+    from grn.cli.runargs import RunOptions
+    from grn.connection import Connection
     from grn.settings import Settings
+    from grn.supervise.job import Job
+    from grn.supervise.report import Reporter
+
+__all__ = ["main"]
+
+_STDOUT, _STDERR = 1, 2
+# By which the jobs of a run that is being stopped may end: the user's, and ours after it.
+_OURS = (signal.SIGTERM, signal.SIGKILL)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the commands; return the exit status, or end by a signal as a command did."""
+    options = parse(argv)
+    hold_standard_descriptors()
+    if options.help:
+        summary.write_all(_STDOUT, help_text())
+        return 0
+    settings = settings_module.load(
+        {"socket": options.socket, "devices": options.devices, "grace": options.grace}
+    )
+    jobs = build_jobs(options, os.environ)
+    if options.explain:
+        from grn.cli.explain import explain  # noqa: PLC0415 - nothing else of it is needed
+
+        summary.write_all(_STDOUT, explain(jobs, options, settings, os.environ))
+        return 0
+    _prepare(options)
+    parent = os.pidfd_open(os.getppid()) if options.die_with_parent else None
+    connection = _connect(options, settings)
+    return _run(jobs, options, settings, connection, parent)
+
+
+def _prepare(options: RunOptions) -> None:
+    """Do what can fail before anything is asked for."""
+    if options.status_fd is not None and options.status_fd > _STDERR:
+        # A background process of the command would keep it open, and its reader waiting.
+        os.set_inheritable(options.status_fd, False)
+    if options.log_dir is not None:
+        try:
+            os.makedirs(options.log_dir, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--log-dir {options.log_dir}: {error.strerror}") from error
+
+
+def _connect(options: RunOptions, settings: Settings) -> Connection | None:
+    """Connect to the broker; None where the commands may run without one."""
+    try:
+        return connect_or_start(settings)
+    except (BrokerUnavailable, PathError) as error:
+        if options.if_unavailable == "run":
+            summary.write_all(_STDERR, f"grn run: running without a share: {error.message}\n")
+            return None
+        hint = "start one with `grn broker`, or use --if-unavailable run to do without"
+        raise BrokerUnavailable(f"{error.message}\ngrn run: {hint}") from error
+
+
+def _run(
+    jobs: Sequence[Job],
+    options: RunOptions,
+    settings: Settings,
+    connection: Connection | None,
+    parent: int | None,
+) -> int:
+    signals = Signals()
+    loop = Loop()
+    broken: list[Batch] = []
+
+    def output_broke(error: OSError) -> None:
+        for batch in broken:
+            batch.output_broke(error)
+
+    outputs = Outputs(
+        loop,
+        _mode(options),
+        on_broken=output_broke,
+        log_dir=options.log_dir,
+        colour_when_terminal=not os.environ.get("NO_COLOR"),
+        all_to_stderr=options.json,
+    )
+    reporter = _reporter(options, outputs, loop, jobs)
+    batch = Batch(
+        jobs,
+        _conduct(options, settings),
+        settings,
+        loop=loop,
+        signals=signals,
+        outputs=outputs,
+        reporter=reporter,
+        single=options.single,
+    )
+    broken.append(batch)
+    if parent is not None:
+        batch.watch_parent(parent)
+    started_s = loop.now()
+    batch.run(connection)
+    _write_results(jobs, options, loop.now() - started_s)
+    if options.single:
+        return _end_as(jobs[0], batch.interrupted)
+    if batch.interrupted is not None:
+        die_by(batch.interrupted)
+    return int(any(job.status for job in jobs))
+
+
+def _mode(options: RunOptions) -> str:
+    if not options.single:
+        return LABEL
+    if options.log_dir is not None:
+        return TEE
+    return WATCH_ERRORS if options.retries_on_oom else INHERIT
+
+
+def _reporter(
+    options: RunOptions, outputs: Outputs, loop: Loop, jobs: Sequence[Job]
+) -> Reporter:
+    if options.single:
+        return OneJob(outputs, quiet=options.quiet)
+    if not options.quiet and os.isatty(_STDERR) and os.environ.get("TERM", "dumb") != "dumb":
+        from grn.cli.progress import Progress  # noqa: PLC0415 - heavy, and only for terminals
+
+        return Progress(outputs, loop, jobs)
+    return ManyJobs(outputs, quiet=options.quiet)
+
+
+def _conduct(options: RunOptions, settings: Settings) -> Conduct:
+    environ = dict(os.environ)
+    if options.socket is not None and settings.socket is not None:
+        environ["GRN_SOCKET"] = settings.socket  # so that GRN inside the command finds this broker
+    return Conduct(
+        environ=environ,
+        explicit=options.env,
+        grace_s=settings.grace_s,
+        leftovers=options.leftovers,
+        retries_on_oom=options.retries_on_oom,
+        run_without_broker=options.if_unavailable == "run",
+        time_limit_s=options.time_limit,
+        wait_s=options.wait,
+    )
+
+
+def _write_results(jobs: Sequence[Job], options: RunOptions, took_s: float) -> None:
+    if options.json or options.status_fd is not None:
+        import json  # noqa: PLC0415 - most runs end without
+
+        run = json.dumps(summary.run_object(jobs)) + "\n"
+        if options.json:
+            summary.write_all(_STDOUT, run)
+        if options.status_fd is not None:
+            one = json.dumps({"schema": 1, **summary.job_object(jobs[0])}) + "\n"
+            _write_status(options.status_fd, one if options.single else run)
+    if options.single or options.json:
+        return
+    if not options.quiet or any(job.status for job in jobs):
+        summary.write_all(_STDERR, summary.table(jobs, took_s))
+    if not options.quiet and options.type is None:
+        summary.write_all(_STDERR, summary.advice(jobs))
+
+
+def _write_status(fd: int, text: str) -> None:
+    try:
+        summary.write_all(fd, text)
+    except OSError as error:  # the command's own end matters more than who wanted to read of it
+        summary.write_all(_STDERR, f"grn run: --status-fd {fd}: {error.strerror}\n")
+
+
+def _end_as(job: Job, interrupted: int | None) -> int:
+    """End as the job did, by its signal if need be; return the exit status otherwise."""
+    if interrupted is not None and (job.never_started_by_choice or interrupted == signal.SIGPIPE):
+        die_by(interrupted)
+    if job.own_status is not None or job.timed_out:
+        return job.status
+    if interrupted is not None and job.signal in {*_OURS, interrupted}:
+        die_by(interrupted)
+    if job.signal is not None:
+        die_by(job.signal)
+    return job.status

@@ -111,9 +111,9 @@ def _waiter_row(waiter: Mapping[str, Any]) -> list[str]:
 
 
 def _job(entry: Mapping[str, Any]) -> str:
-    """Name a job by its label, and by its type where that says more."""
-    label, kind = entry["label"], entry["type"]
-    return f"{label} ({kind})" if label and label != kind else str(kind)
+    """Name a job by its label and its type; a label that is the type cut short says nothing more."""
+    label, kind = entry["label"], str(entry["type"])
+    return kind if kind.startswith(label.removesuffix("..")) else f"{label} ({kind})"
 
 
 def _size(mib: int | None) -> str:

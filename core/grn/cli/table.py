@@ -106,9 +106,17 @@ def _print_rich(tables: Sequence[Table]) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     console = Console(highlight=False, width=width())
-    for table in tables:
+    for number, table in enumerate(tables):
+        if number:
+            console.print()
         shown = RichTable(
-            box=box.SIMPLE_HEAD, title=table.title or None, title_justify="left", title_style="bold"
+            title=table.title or None,
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
         )
         for name in table.columns:
             shown.add_column(

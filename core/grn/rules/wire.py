@@ -25,6 +25,11 @@ MAX_FRAME = 1 << 20
 MAX_DEPTH = 8
 
 _LENGTH = struct.Struct(">I")
+_HARMLESS_DEPTH = 64
+_MAP_BYTES = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
+_ARRAY_BYTES = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
+_CONTAINER_BYTES = bytes(_MAP_BYTES | _ARRAY_BYTES)
+_TEXT = frozenset({str})
 # Commands and labels may hold bytes that are not UTF-8; they travel as lone surrogates.
 _pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogateescape").pack
 _unpack = msgpack.unpackb
@@ -48,36 +53,46 @@ def decode(body: bytes) -> dict[str, Any]:
     Raises:
         ProtocolError: if it is not one map with text keys, or nested too deep.
     """
-    check_depth(body)
+    heads = _heads(body)
+    if heads > _HARMLESS_DEPTH:
+        _walk(body)
     try:
         message = _unpack(
             body, unicode_errors="surrogateescape", strict_map_key=True, max_ext_len=0
         )
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise ProtocolError(f"not a msgpack map: {error}") from error
-    if not isinstance(message, dict) or not all(type(key) is str for key in message):
+    if not isinstance(message, dict) or not _TEXT.issuperset(map(type, message)):
         raise ProtocolError("a frame holds one map with text keys")
+    if heads > MAX_DEPTH:
+        _check_depth(message, MAX_DEPTH)
     return message
 
 
-def check_depth(body: bytes) -> None:
-    """Refuse a body whose nesting could exhaust the decoder.
-
-    A container needs at least one byte for each level, all of them container heads; short bodies
-    and bodies with few such bytes cannot be deep. Others are walked.
-    """
-    if len(body) > MAX_DEPTH and _heads(body) > MAX_DEPTH:
-        _walk(body)
-
-
 def _heads(body: bytes) -> int:
-    """Count bytes that may open a container: an upper bound for the depth, at the speed of C."""
+    """Count bytes that may open a container: an upper bound for the depth, at the speed of C.
+
+    Numbers and texts hold such bytes too, so flat messages can have more than `MAX_DEPTH` of them.
+    Up to `_HARMLESS_DEPTH` the depth is looked up in what was decoded; a body that might be deeper
+    is walked before anything is decoded.
+    """
     return len(body) - len(body.translate(None, _CONTAINER_BYTES))
 
 
-_MAP_BYTES = bytes([*range(0x80, 0x90), 0xDE, 0xDF])
-_ARRAY_BYTES = bytes([*range(0x90, 0xA0), 0xDC, 0xDD])
-_CONTAINER_BYTES = _MAP_BYTES + _ARRAY_BYTES
+def _check_depth(value: Any, left: int) -> None:
+    """Refuse a decoded value that is nested more than `left` deep."""
+    if type(value) is dict:
+        value = value.values()
+    elif type(value) is not list:
+        return
+    if not left:
+        raise _too_deep()
+    for inner in value:
+        _check_depth(inner, left - 1)
+
+
+def _too_deep() -> ProtocolError:
+    return ProtocolError(f"nested more than {MAX_DEPTH} deep")
 
 
 def _walk(body: bytes) -> None:
@@ -94,7 +109,7 @@ def _walk(body: bytes) -> None:
             if count is not None:
                 open_items.append(count)
                 if len(open_items) > MAX_DEPTH + 1:
-                    raise ProtocolError(f"nested more than {MAX_DEPTH} deep")
+                    raise _too_deep()
     except (ValueError, msgpack.UnpackException) as error:
         raise ProtocolError(f"not a msgpack map: {error}") from error
 
@@ -129,6 +144,9 @@ class Frames:
             ProtocolError: if a header promises more than a frame may hold.
         """
         buffer = self._buffer
+        size = len(data) - _LENGTH.size
+        if not buffer and 0 < size <= MAX_FRAME and _LENGTH.unpack_from(data)[0] == size:
+            return [data[_LENGTH.size :]]  # one whole frame, as nearly always
         buffer += data
         bodies: list[bytes] = []
         start = 0

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from grn.client import Connection
+    from grn.connection import Connection
     from grn.settings import Settings
     from grn.supervise.job import Conduct, Job
     from grn.supervise.loop import Loop

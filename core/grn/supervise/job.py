@@ -50,7 +50,6 @@ class Conduct:
         "explicit",
         "grace_s",
         "leftovers",
-        "log_dir",
         "retries_on_oom",
         "run_without_broker",
         "time_limit_s",
@@ -64,7 +63,6 @@ class Conduct:
         explicit: Mapping[str, str],
         grace_s: float = 5.0,
         leftovers: str = "keep",
-        log_dir: str | None = None,
         retries_on_oom: int = 0,
         run_without_broker: bool = False,
         time_limit_s: float | None = None,
@@ -74,7 +72,6 @@ class Conduct:
         self.explicit = explicit
         self.grace_s = grace_s
         self.leftovers = leftovers
-        self.log_dir = log_dir
         self.retries_on_oom = retries_on_oom
         self.run_without_broker = run_without_broker
         self.time_limit_s = time_limit_s
@@ -205,6 +202,11 @@ class Job:
         if self.outcome in {outcome.OOM, outcome.OOM_SUSPECTED}:
             return f"{self.outcome} ({end})"
         return end if self.signal is None else f"{self.status} {end}"
+
+    @property
+    def never_started_by_choice(self) -> bool:
+        """Whether the run was stopped before the job's turn."""
+        return not self.tries and self.outcome == outcome.CANCELLED and not self.overdue
 
     def failed(self) -> bool:
         """Tell whether the command ended badly by itself."""

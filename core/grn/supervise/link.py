@@ -16,7 +16,7 @@ import socket
 import struct
 
 from grn import paths
-from grn.client import Connection
+from grn.connection import Connection
 from grn.errors import BrokerGone, GrnError
 from grn.rules.wire import MAGIC, VERSION
 from grn.supervise.loop import READABLE
@@ -80,6 +80,8 @@ class Link:
         self._on_demand = False
         self._pause_s = _FIRST_PAUSE_S
         self._timer: Timer | None = None
+        self._unsent: list[Message] = []
+        self._flushing: Timer | None = None
 
     def use(self, connection: Connection) -> None:
         """Take a connection over on which the hello is done."""
@@ -89,15 +91,26 @@ class Link:
         self._loop.watch(connection.fileno(), READABLE, self._on_readable)
 
     def send(self, messages: Sequence[Message]) -> bool:
-        """Send; False if the broker is away, and then nothing of it counts as sent."""
-        if not self.up or self._connection is None:
+        """Send with what else comes up in this turn of the loop; False if the broker is away.
+
+        Each write wakes the broker, so a hundred starts in one turn had better be one write.
+        """
+        if not self.up:
             return False
+        self._unsent += messages
+        if self._flushing is None:
+            self._flushing = self._loop.later(0.0, self._flush)
+        return True
+
+    def _flush(self) -> None:
+        self._flushing = None
+        unsent, self._unsent = self._unsent, []
+        if not unsent or self._connection is None:
+            return
         try:
-            self._connection.send(*messages)
+            self._connection.send(*unsent)
         except BrokerGone:
             self._drop()
-            return False
-        return True
 
     def broker_pids(self) -> set[int]:
         """Name the broker's process as the kernel and as it itself does."""
@@ -108,7 +121,12 @@ class Link:
         return {int(self._connection.broker.get("pid", 0)), _PEERCRED.unpack(raw)[0]}
 
     def close(self) -> None:
-        """End the connection; the broker then forgets what still waits."""
+        """Send what is unsent, and end the connection; the broker forgets what still waits."""
+        self._flush()
+        self._shut()
+
+    def _shut(self) -> None:
+        self._unsent.clear()
         if self._timer is not None:
             self._timer.cancel()
         if self._connection is not None:
@@ -141,7 +159,7 @@ class Link:
     def _drop(self) -> None:
         """The connection is of no use any more: look for another."""
         was_up = self.up
-        self.close()
+        self._shut()
         self._greeting = False
         if was_up:
             self.away_since = self._loop.now()

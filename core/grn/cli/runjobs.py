@@ -1,0 +1,121 @@
+"""From the arguments of `grn run` to its jobs: commands, types, labels, requests.
+
+Promises: a command has the same type however it was given; what goes to the broker or into a label
+can be encoded and shown, whatever bytes the command holds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from grn.errors import UsageError
+from grn.rules.jobtype import command_type, shell_command_type
+from grn.supervise.job import Job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from grn.cli.runargs import RunOptions
+
+__all__ = ["build_jobs", "shortened"]
+
+_LABEL_LENGTH = 24
+_COMMAND_LENGTH = 1000
+_BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
+
+
+def build_jobs(options: RunOptions, environ: Mapping[str, str]) -> list[Job]:
+    """Make the jobs that the arguments ask for.
+
+    Raises:
+        UsageError: the file of commands cannot be read, or holds none.
+    """
+    if options.words:
+        words = options.words
+        job_type = options.type or command_type(words, options.ignore_args)
+        return [_job(1, options, environ, " ".join(words), words, job_type)]
+    lines = list(options.lines)
+    if options.file is not None:
+        lines += _read_lines(options.file)
+    return [
+        _job(
+            number,
+            options,
+            environ,
+            line,
+            ["/bin/sh", "-c", "--", line],
+            options.type or shell_command_type(line, options.ignore_args),
+        )
+        for number, line in enumerate(lines, 1)
+    ]
+
+
+def shortened(text: str, length: int) -> str:
+    """Put a command on one line of at most `length` characters, all of them printable."""
+    flat = " ".join(text.split())
+    shown = "".join(character if character.isprintable() else "?" for character in flat)
+    return shown if len(shown) <= length else shown[: length - 2] + ".."
+
+
+def _job(
+    number: int,
+    options: RunOptions,
+    environ: Mapping[str, str],
+    command: str,
+    words: Sequence[str],
+    job_type: str,
+) -> Job:
+    label = shortened(options.label or _name(command), _LABEL_LENGTH)
+    request: dict[str, Any] = {
+        "type": _encodable(job_type),
+        "label": label,
+        "gpus": options.gpus,
+        "memory_mib": options.memory,
+        "policy": options.policy,
+        "cpus": options.cpus,
+        "ram_mib": options.ram,
+        "priority": options.priority,
+        "mask": _encodable(environ.get("CUDA_VISIBLE_DEVICES")),
+        "outer": _encodable(environ.get("GRN_LEASE")),
+        "command": _encodable(command[:_COMMAND_LENGTH]),
+    }
+    return Job(number, command=command, words=words, label=label, request=request)
+
+
+def _name(command: str) -> str:
+    """Drop the folder of the program: it would fill a label."""
+    program, blank, rest = command.strip().partition(" ")
+    return os.path.basename(program) + blank + rest
+
+
+def _encodable(text: str | None) -> str | None:
+    """Replace what UTF-8 cannot carry: bytes of a file name that were no UTF-8."""
+    if text is None or text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _read_lines(path: str) -> list[str]:
+    """Read commands, one a line; blank lines and lines that begin with # are skipped."""
+    shown = "standard input" if path == "-" else path
+    try:
+        text = os.fsdecode(_read(path)).removeprefix(_BOM)
+    except OSError as error:
+        raise UsageError(f"cannot read the commands in {shown}: {error.strerror}") from error
+    lines = [line.strip() for line in text.split("\n")]  # a file from Windows ends lines with CR LF
+    commands = [line for line in lines if line and not line.startswith("#")]
+    if not commands:
+        raise UsageError(f"there are no commands in {shown}")
+    if "\0" in text:
+        raise UsageError(f"{shown} is not a text file: it has a zero byte")
+    return commands
+
+
+def _read(path: str) -> bytes:
+    if path == "-":
+        return sys.stdin.buffer.read()
+    with open(path, "rb") as file:
+        return file.read()

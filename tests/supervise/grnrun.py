@@ -1,0 +1,72 @@
+"""`grn run` as a process of its own, against a broker of the test's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tests.env import PATIENCE_S, eventually
+from tests.supervise.terminal import Terminal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.env import BrokerEnv
+
+__all__ = ["GrnRun"]
+
+
+class GrnRun:
+    """Starts `grn run` in a test environment."""
+
+    def __init__(self, env: BrokerEnv, folder: Path) -> None:
+        self.env = env
+        self.folder = folder
+        self._terminals: list[Terminal] = []
+
+    def argv(self, *args: str) -> list[str]:
+        """Return the words that run `grn run` with these arguments."""
+        return [sys.executable, "-m", "grn", "run", *args]
+
+    def __call__(self, *args: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+        """Run it to its end; standard output and error are captured."""
+        options = {"capture_output": True, "timeout": 2 * PATIENCE_S, "cwd": self.folder, **options}
+        options["env"] = {**self.env.environ, **options.pop("environ", {})}
+        return subprocess.run(self.argv(*args), check=False, **options)
+
+    def start(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Start it; standard output and error are pipes unless told otherwise."""
+        pipe = subprocess.PIPE
+        options = {"stdout": pipe, "stderr": pipe, "cwd": self.folder, **options}
+        options["env"] = {**self.env.environ, **options.pop("environ", {})}
+        return self.env.popen(self.argv(*args), **options)
+
+    def in_terminal(self, *args: str, **environ: str) -> Terminal:
+        """Start it in the foreground of a terminal of its own."""
+        env = {**self.env.environ, "TERM": "xterm", **environ}
+        terminal = Terminal(self.argv(*args), env, self.folder)
+        self._terminals.append(terminal)
+        return terminal
+
+    def path(self, name: str) -> str:
+        """Return a path in the test's folder."""
+        return os.path.join(self.folder, name)
+
+    def wait_for(self, name: str) -> str:
+        """Wait until a job has written this file; return what it holds."""
+
+        def written() -> str:
+            try:
+                with open(self.path(name), encoding="utf-8") as file:
+                    return file.read()
+            except FileNotFoundError:
+                return ""
+
+        return eventually(lambda: written().endswith("\n") and written(), what=name).strip()
+
+    def close(self) -> None:
+        """End what still runs in terminals."""
+        for terminal in self._terminals:
+            terminal.close()
