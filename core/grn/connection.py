@@ -155,32 +155,46 @@ def connect_or_start(settings: Settings) -> Connection:
     for _ in range(_START_OVER):
         sock = _connected(socket_path(os.environ, settings.socket))
         if sock is None:
-            from grn.ondemand import ensure_broker  # noqa: PLC0415 - only when nobody answers
+            from grn.devices import canonical_spec  # noqa: PLC0415 - only when nobody answers
+            from grn.ondemand import ensure_broker  # noqa: PLC0415
 
+            canonical_spec(settings.devices or "")  # a malformed one is the caller's mistake
             sock = ensure_broker(settings)
         try:
             connection = _greeted(sock)
         except BrokerGone:
             continue  # it was about to leave when we came: start over
-        _check_devices(connection, settings.devices)
-        return connection
+        if _manages(connection, settings.devices):
+            return connection
+        _send_away(connection, settings.devices)
     raise BrokerUnavailable(f"brokers left before they greeted, {_START_OVER} times in a row")
 
 
-def _check_devices(connection: Connection, wanted: str | None) -> None:
-    """Refuse a broker that manages other devices than those that were asked for by name."""
+def _manages(connection: Connection, wanted: str | None) -> bool:
+    """Whether the broker manages the devices that were asked for by name, if any were."""
     managed = connection.broker["devices"]
     if wanted is None or wanted == managed:
-        return
+        return True
     from grn.devices import canonical_spec  # noqa: PLC0415 - the texts are mostly equal
 
-    if canonical_spec(wanted) == managed:
-        return
-    connection.close()
-    raise UsageError(
-        f"a broker with devices {managed!r} runs already (pid {connection.broker['pid']}), not"
-        f" {wanted!r}: stop it with `grn broker stop`, or leave the devices out"
-    )
+    return canonical_spec(wanted) == managed
+
+
+def _send_away(connection: Connection, wanted: str | None) -> None:
+    """Have a broker leave that was started on demand and manages nothing; refuse any other one."""
+    broker = connection.broker
+    if not broker["on_demand"] or broker["devices"] != "none":
+        connection.close()
+        raise UsageError(
+            f"a broker with devices {broker['devices']!r} runs already (pid {broker['pid']}), not"
+            f" {wanted!r}: stop it with `grn broker stop`, or leave the devices out"
+        )
+    try:
+        connection.send({"op": "stop", "id": connection.next_id()})
+        while True:  # its last act is to close the connection
+            connection.recv()
+    except BrokerGone:
+        connection.close()
 
 
 def _connected(path: str) -> socket.socket | None:

@@ -140,7 +140,7 @@ def test_the_broker_is_detached(broker: Broker, monkeypatch: pytest.MonkeyPatch)
     inherited = os.open(os.devnull, os.O_RDONLY)
     os.set_inheritable(inherited, True)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    monkeypatch.setenv("PYTHONPATH", "some/where")
+    monkeypatch.setenv("PYTHONPATH", "some/where", prepend=os.pathsep)
     try:
         ondemand.ensure_broker(broker.settings).close()
     finally:

@@ -24,7 +24,7 @@ from grn.broker.core import BrokerCore
 from grn.broker.journal import Journal
 from grn.broker.lock import InstanceLock, bind_socket, unlink_own
 from grn.broker.store import ProfileStore
-from grn.devices import open_backend
+from grn.devices import canonical_spec, open_backend
 from grn.errors import GrnError
 from grn.rules.estimate import Margin
 from grn.rules.machine import Machine
@@ -63,6 +63,7 @@ def main(settings: Settings, *, on_demand: bool = False, ready_fd: int | None = 
 
 
 async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> int:
+    canonical_spec(settings.devices or "")
     _raise_file_limit()
     path = paths.socket_path(os.environ, settings.socket)
     paths.prepare_folder(path, os.environ)
@@ -109,6 +110,7 @@ def _assemble(settings: Settings, backend: Backend, path: str, *, on_demand: boo
         or hostcpu.memory_total_mib(reserve_mib=settings.ram_reserve_mib),
         profiles=profiles,
         token=secrets.token_hex(3),
+        note=backend.note,
         jobs_at_once=settings.jobs_at_once,
         provisional_after_s=settings.provisional_after_s,
     )

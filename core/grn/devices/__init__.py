@@ -48,18 +48,24 @@ def open_backend(spec: str | None, *, mask: str | None, state_dir: str) -> Backe
         return NoneBackend("no devices: --devices none")
     if text == "auto":
         return NoneBackend(_NO_DRIVER)
-    raise UsageError(f"unknown devices {text!r}; use one of: {', '.join(KINDS)}")
+    raise _unknown(text)
 
 
 def canonical_spec(spec: str) -> str:
     """Write a specification as the broker that manages it would: two forms of one are equal.
 
     Raises:
-        UsageError: a malformed text.
+        UsageError: an unknown kind or a malformed text.
     """
     text = spec.strip()
     if text.startswith("sim:"):
         from grn.devices.simspec import parse_spec  # noqa: PLC0415 - see the module's docstring
 
         return parse_spec(text).canonical()
-    return "none" if text in ("", "auto") else text
+    if text not in ("", "none", "auto"):
+        raise _unknown(text)
+    return "none"
+
+
+def _unknown(text: str) -> UsageError:
+    return UsageError(f"unknown devices {text!r}; use one of: {', '.join(KINDS)}")

@@ -64,7 +64,8 @@ class Learning:
         peak = lease.peak_mib
         if not peak:
             return []
-        since = next(at for at, mib in lease.history if mib == peak)
+        # A lease that a former broker left may have peaked before the first reading kept here.
+        since = next((at for at, mib in lease.history if mib == peak), lease.history[0][0])
         if now - since < self._provisional_after_s and not has_cycles(lease.history):
             return []
         profile = self._profile(lease)

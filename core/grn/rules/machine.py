@@ -49,6 +49,7 @@ class Machine:
         token: makes lease ids unique among brokers; ids are `<token>-<number>`.
         jobs_at_once: divide the cores by this instead of by the leases and requests at hand.
         provisional_after_s: publish a provisional profile after so long without a new maximum.
+        note: why there are no devices, or fewer than a mask names; said to whoever asks for one.
     """
 
     def __init__(
@@ -61,12 +62,13 @@ class Machine:
         token: str,
         jobs_at_once: int | None = None,
         provisional_after_s: float = 60.0,
+        note: str = "",
     ) -> None:
         self.ledger = Ledger(devices, cpus=cpus, ram_mib=ram_mib)
         self.leases: dict[str, Lease] = {}
         self.line = WaitingLine()
         self.profiles = profiles
-        self.placer = Placer(self.ledger, profiles, self.leases)
+        self.placer = Placer(self.ledger, profiles, self.leases, note=note)
         self.learning = Learning(self.ledger, profiles, provisional_after_s)
         self.reservation: Reservation | None = None
         self.disk_problem = ""
@@ -238,6 +240,8 @@ class Machine:
         notes, effects = self.learning.ended(lease, outcome, event.now)
         in_process = lease.main == lease.request.owner
         drains = (event.main_alive and not in_process) or self._holds_memory(lease)
+        if not event.main_alive:
+            lease.main = None  # nobody will say that it is gone: what drains ends with its memory
         peak = lease.peak_mib if lease.samples and lease.peak_mib else None
         report = ev.Reported(
             event.ticket,
@@ -273,6 +277,8 @@ class Machine:
             _, learnt = self.learning.ended(lease, "lost", event.now)
             effects += learnt
         in_process = lease.main is None or lease.main == lease.request.owner
+        if not event.main_alive:
+            lease.main = None
         if (event.main_alive and not in_process) or self._holds_memory(lease):
             return effects + self._drain(lease, event.now)
         return effects + self._end(lease)
@@ -341,7 +347,7 @@ class Machine:
             return
         book.usage_known = reading.used_mib is not None
         if reading.foreign_mib is not None:
-            book.foreign_mib = max(0, reading.foreign_mib)
+            book.foreign_mib = max(0, reading.foreign_mib) + self._strays_mib(book, reading)
         if reading.leases is not None:
             for lease_id in book.bookings:
                 self.ledger.measure(lease_id, reading.uuid, reading.leases.get(lease_id, 0))
@@ -352,6 +358,12 @@ class Machine:
             for lease_id in book.bookings:
                 self.leases[lease_id].device_nearly_full = nearly
         self.dirty |= before != (book.state, book.free_mib, book.usage_known)
+
+    @staticmethod
+    def _strays_mib(book: Book, reading: ev.Reading) -> int:
+        """Return what leases hold on a device that they were not given: to the books it is foreign."""
+        held = reading.leases or {}
+        return sum(mib for lease_id, mib in held.items() if lease_id not in book.bookings)
 
     def _unread(self, lease: Lease) -> bool:
         """Whether nothing is known of the lease now: a device of it could not be read."""
@@ -410,20 +422,21 @@ class Machine:
             return
         self.number = max(self.number, lease.number)
         self.leases[lease.id] = lease
+        drains = lease.state is LeaseState.DRAINING  # and has given its CPUs and RAM back
         self.ledger.restore(
             lease.id,
             lease.uuids,
             lease.booked_mib,
             alone=bool(record.get("alone")),
-            cpus=lease.request.cpus or 0,
-            ram_mib=lease.request.ram_mib or 0,
+            cpus=0 if drains else lease.request.cpus or 0,
+            ram_mib=0 if drains else lease.request.ram_mib or 0,
         )
 
     def _restore_main(self, record: Mapping[str, Any]) -> None:
         lease = self.leases[str(record["lease"])]
         main = record.get("main")
-        if main:
-            lease.main = replace(lease.request.owner, pid=int(main[0]), start=int(main[1]))
+        owner = lease.request.owner
+        lease.main = replace(owner, pid=int(main[0]), start=int(main[1])) if main else None
         if record.get("state") == LeaseState.DRAINING and lease.state is not LeaseState.DRAINING:
             lease.state = LeaseState.DRAINING
             self.ledger.release_pools(lease.id)

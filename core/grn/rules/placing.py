@@ -63,7 +63,15 @@ class Need:
 class Placer:
     """Decides over the present state of the books."""
 
-    def __init__(self, ledger: Ledger, profiles: ProfileBook, leases: Mapping[str, Lease]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        profiles: ProfileBook,
+        leases: Mapping[str, Lease],
+        *,
+        note: str = "",
+    ) -> None:
+        self._note = f" ({note})" if note else ""
         self._ledger = ledger
         self._profiles = profiles
         self._leases = leases
@@ -85,7 +93,7 @@ class Placer:
     def _impossible_devices(self, request: Request, count: int) -> str | None:
         books = self._ledger.books
         if not books:
-            return f"{_devices(count)} asked, this broker manages no device"
+            return f"{_devices(count)} asked, this broker manages none{self._note}"
         allowed = [book for book in books if self._allowed(book, request)]
         if len(allowed) < count and len(allowed) < len(books):
             return (
@@ -93,7 +101,7 @@ class Placer:
                 f" {len(allowed)} of {len(books)}"
             )
         if len(allowed) < count:
-            return f"{_devices(count)} asked, this machine has {len(books)}"
+            return f"{_devices(count)} asked, this broker manages {len(books)}{self._note}"
         wish = request.memory_mib
         if wish is None:
             return None

@@ -136,7 +136,8 @@ class ProfileBook:
 
         A sweep whose commands never repeat must not push out what was learnt.
         """
-        for job_type in islice(self._by_type, _LOOKED_AT):
+        others = min(_LOOKED_AT, len(self._by_type) - 1)  # the newest has had no chance to be known
+        for job_type in islice(self._by_type, others):
             if not any(profile.known for profile in self._by_type[job_type].values()):
                 return job_type
         return next(iter(self._by_type))
