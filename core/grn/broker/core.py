@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerCore"]
 
+_INBOX_BYTES = 1 << 16
 _KEEP_PROFILES_AFTER_S = 0.2
 _HEAL_EVERY_S = 1.0
 _COMPACT_RECORDS = 4096
@@ -72,6 +73,7 @@ class BrokerCore:
         self.on_demand = on_demand
         self.pid = os.getpid()
         self.uid = os.getuid()
+        self.inbox = memoryview(bytearray(_INBOX_BYTES))
         self.ticket = 0
         self.asked: dict[int, tuple[Connection, int, float]] = {}
         """Ticket -> who asked, under which request id, and since when."""
@@ -120,7 +122,7 @@ class BrokerCore:
             for connection in self.unflushed:
                 connection.flush()
             self.unflushed.clear()
-        self.sampler.adjust()
+        self.sampler.batch_ended()
         self._mind_idleness()
 
     def _carry_out(self) -> None:
@@ -160,6 +162,7 @@ class BrokerCore:
         waited = max(0.0, self.now() - since)
         if not effect.nested:
             connection.leases.add(lease.id)
+            self.sampler.notice(lease)
         connection.reply(
             self._writer.write(request_id, lease, nested=effect.nested, waited_s=waited)
         )
@@ -171,6 +174,7 @@ class BrokerCore:
         began = lease.started_s if lease.started_s is not None else lease.granted_s
         connection.reply(released_reply(request_id, effect, ran_s=self.now() - began))
         if effect.draining:
+            self.sampler.notice(lease)
             self._watch_main(lease)
 
     def _refused(self, effect: ev.Refused) -> None:
@@ -215,6 +219,7 @@ class BrokerCore:
             main = lease.main
             alive = main is not None and procs.is_alive(main.pid, main.start)
             self.step(ev.OwnerGone(self.now(), lease.id, main_alive=alive))
+            self.sampler.notice(lease)
             # Also if it has ended: workers may hold memory on, and the rules must hear of its end.
             self._watch_main(lease)
         self.settle()
@@ -236,8 +241,13 @@ class BrokerCore:
         self.ticket += 1
         self.releases[self.ticket] = (connection, request_id)
         self.sampler.refresh(lease_id)
-        main = self.machine.leases[lease_id].main
-        alive = main is not None and procs.is_alive(main.pid, main.start)
+        lease = self.machine.leases[lease_id]
+        main = lease.main
+        alive = (
+            main is not None
+            and main is not lease.request.owner  # who just told us so
+            and procs.is_alive(main.pid, main.start)
+        )
         self.step(ev.Released(self.now(), lease_id, end, self.ticket, main_alive=alive))
 
     # -- taking over ----------------------------------------------------------------------------

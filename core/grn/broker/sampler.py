@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from grn.broker.core import BrokerCore
     from grn.devices.base import DeviceReading
+    from grn.rules.model import Lease
 
 __all__ = ["Sampler"]
 
@@ -34,40 +35,53 @@ class Sampler:
         self._fast_s = fast_s
         self._slow_s = slow_s
         self._timer: asyncio.TimerHandle | None = None
-        self._pace_s: float | None = None
+        self._up_to_date = False
         self._table = procs.ProcessTable()
 
     # -- when to look ---------------------------------------------------------------------------
 
-    def adjust(self) -> None:
-        """Set the timer to the pace that is needed now."""
-        pace = self._needed_pace()
-        if pace == self._pace_s:
-            return
-        self._pace_s = pace
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if pace is not None:
-            self._timer = self._core.loop.call_later(pace, self._tick)
+    def notice(self, lease: Lease) -> None:
+        """Look soon enough for a lease that is new, or has begun to drain."""
+        self._look_within(self._fast_s if self._needs_fast(lease) else self._slow_s)
+
+    def batch_ended(self) -> None:
+        """Expect changes again, and see that somebody looks while it matters."""
+        self._up_to_date = False
+        if self._timer is None:
+            pace = self._needed_pace()
+            if pace is not None:
+                self._look_within(pace)
 
     def _needed_pace(self) -> float | None:
         machine = self._core.machine
         if not machine.leases:
             return self._slow_s if len(machine.line) else None
-        profiles = machine.profiles
-        for lease in machine.leases.values():
-            if lease.state is not LeaseState.RUNNING:
-                return self._fast_s
-            if lease.uuids and not any(p.known for p in profiles.matching(lease.type)):
-                return self._fast_s
-        return self._slow_s
+        fast = any(map(self._needs_fast, machine.leases.values()))
+        return self._fast_s if fast else self._slow_s
+
+    def _needs_fast(self, lease: Lease) -> bool:
+        if lease.state is not LeaseState.RUNNING:
+            return True
+        profiles = self._core.machine.profiles
+        return bool(lease.uuids) and not any(p.known for p in profiles.matching(lease.type))
+
+    def _look_within(self, seconds: float) -> None:
+        """Bring the timer forward if it would fire later; it is never put off or taken back.
+
+        So leases that come and go cost no timer each, and the last one leaves one idle tick behind.
+        """
+        due = self._core.loop.time() + seconds
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = self._core.loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        self._pace_s = None
-        self.look()
-        self._core.settle()
+        if self._needed_pace() is not None:
+            self.look()
+            self._core.settle()
 
     def close(self) -> None:
         """Stop looking."""
@@ -77,12 +91,13 @@ class Sampler:
     # -- looking --------------------------------------------------------------------------------
 
     def refresh(self, ending: str | None = None) -> None:
-        """Look now, unless nothing changed since the last look.
+        """Look now, unless nothing changed since the last look; one check will do for a batch.
 
         Memory of the `ending` lease may have gone with its processes, which changes no record.
         """
-        core = self._core
-        if not core.backend.unchanged_since_last_read() or (ending and self._held(ending)):
+        stale = not self._up_to_date and not self._core.backend.unchanged_since_last_read()
+        self._up_to_date = True
+        if stale or (ending and self._held(ending)):
             self.look()
 
     def _held(self, lease_id: str) -> bool:

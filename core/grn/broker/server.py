@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _BACKLOG = 512
+_FOR_OURSELVES, _FOR_THE_GROUP = 0o600, 0o660
 log = logging.getLogger("grn.broker")
 
 
@@ -75,7 +76,7 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
         state_dir=os.path.dirname(path),
     )
     core = _assemble(settings, backend, path, on_demand=on_demand)
-    listener = systemd.passed_socket() or bind_socket(path)
+    listener = systemd.passed_socket() or bind_socket(path, mode=_mode(path))
     listener.setblocking(False)
     core.take_over()
     server = await core.loop.create_unix_server(
@@ -95,6 +96,11 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     backend.close()
     lock.release()
     return 0
+
+
+def _mode(path: str) -> int:
+    """The system broker serves a group; any other one serves its own user."""
+    return _FOR_THE_GROUP if path == paths.SYSTEM_SOCKET else _FOR_OURSELVES
 
 
 def _assemble(settings: Settings, backend: Backend, path: str, *, on_demand: bool) -> BrokerCore:

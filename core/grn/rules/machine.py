@@ -32,6 +32,7 @@ from grn.rules.waiting import Reservation, WaitingLine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from grn.rules.ledger import Book
     from grn.rules.model import Device, End, Request
     from grn.rules.profiles import ProfileBook
 

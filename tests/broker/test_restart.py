@@ -1,0 +1,176 @@
+"""The broker dies or leaves: jobs go on, leases are taken over, waiters are told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from grn import paths
+from grn.errors import BrokerGone
+from tests.env import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.env import BrokerEnv
+
+    NewEnv = Callable[..., BrokerEnv]
+
+
+def test_a_killed_brokers_leases_are_taken_over(new_env: NewEnv):
+    """After kill -9 the next broker has the same leases on the same devices, and books are right."""
+    env = new_env("sim:2x10000MiB")
+    owner = env.remote()
+    owner.know("t", 6000)
+    grants = [owner.acquire("t") for _ in range(2)]
+    jobs = [env.job(owner, grant, "--memory=6000MiB") for grant in grants]
+    for job in jobs:
+        job.wait_holding()
+    before = {lease["id"]: lease for lease in owner.status()["leases"]}
+    env.restart()
+    late = env.talker()
+    after = {lease["id"]: lease for lease in late.status()["leases"]}
+    assert after.keys() == before.keys()
+    for lease, told in after.items():
+        for key in ("devices", "booked_mib", "owner_pid", "pid", "type", "measured_mib"):
+            assert told[key] == before[lease][key], key
+    third = late.ask("t")
+    assert not late.decided([third])
+
+    owner.connect()
+    held = [grant["lease"] for grant in grants]
+    assert owner.call("adopt", leases=[*held, "gone-1"])["leases"] == held
+    jobs[0].finish()
+    owner.release(grants[0])
+    assert late.granted(third, within_s=10)["devices"] == grants[0]["devices"]
+    jobs[1].finish()
+    owner.release(grants[1])
+
+
+def test_a_running_job_does_not_notice_the_brokers_death(new_env: NewEnv):
+    """A job that runs while the broker is killed ends with its own exit status."""
+    env = new_env()
+    talker = env.talker()
+    job = env.job(talker, talker.acquire("t", memory_mib=4000), "--memory=1GiB", "--exit-code=3")
+    job.wait_holding()
+    env.kill()
+    assert job.finish() == 3
+    env.start()
+
+
+def test_the_dead_are_forgotten_by_the_next_broker(new_env: NewEnv):
+    """A lease whose owner died while no broker ran is free at the next broker's start."""
+    env = new_env()
+    owner, living = env.remote(), env.remote()
+    owner.acquire("a", memory_mib=4000)
+    kept = living.acquire("a", memory_mib=4000)
+    env.kill()
+    owner.kill()
+    env.start()
+    talker = env.talker()
+    eventually(lambda: [x["id"] for x in talker.status()["leases"]] == [kept["lease"]])
+    talker.release(talker.acquire("b", memory_mib=6000))
+
+
+def test_a_dead_owners_job_is_taken_over_too(new_env: NewEnv):
+    """A job whose submitter died while no broker ran keeps its lease until it ends."""
+    env = new_env()
+    owner = env.remote()
+    job = env.job(owner, owner.acquire("a", memory_mib=4000), "--memory=4000MiB")
+    job.wait_holding()
+    owner.status()
+    env.kill()
+    owner.kill()
+    env.start()
+    waiter = env.talker()
+    request = waiter.ask("b", memory_mib=8000)
+    eventually(lambda: [x["state"] for x in waiter.status()["leases"]] == ["draining"])
+    assert not waiter.decided([request])
+    job.finish()
+    waiter.granted(request, within_s=10)
+
+
+def test_every_acknowledged_grant_survives(new_env: NewEnv):
+    """Whatever was granted and not given back before kill -9 is held after it, five times over."""
+    env = new_env("sim:4x10000MiB")
+    held: dict[str, Any] = {}
+    for round_ in range(5):
+        talker = env.talker()
+        assert set(talker.call("adopt", leases=list(held))["leases"]) == set(held)
+        for number in talker.ask_many(20, "t", memory_mib=100):
+            grant = talker.granted(number)
+            held[grant["lease"]] = grant
+        for lease in list(held)[round_::3]:
+            talker.release(held.pop(lease))
+        env.restart()
+        assert {lease["id"] for lease in env.status()["leases"]} == set(held)
+
+
+def test_a_blocking_client_finds_the_next_broker(new_env: NewEnv):
+    """A client keeps its lease over the broker's death and gives it back to the next one."""
+    env = new_env()
+    with env.client() as client:
+        lease = client.acquire("a", memory_mib=4000)
+        env.restart()
+        lease.release()
+        with pytest.raises(BrokerGone):
+            env.kill()
+            client.status()
+    env.start()
+    assert env.status()["leases"] == []
+
+
+def test_a_leaving_broker_tells_who_waits(new_env: NewEnv):
+    """On SIGTERM waiters are refused with the reason, leases stay, and the status is 0."""
+    env = new_env()
+    talker = env.talker()
+    grant = talker.acquire("a", memory_mib="whole")
+    request = talker.ask("b", memory_mib="whole")
+    assert not talker.decided([request])
+    assert env.stop(signal.SIGTERM) == 0
+    told = talker.final(request)
+    assert (told["op"], told["code"]) == ("refused", "shutting-down")
+    assert not os.path.lexists(env.socket)
+    env.start()
+    again = env.talker()
+    assert again.call("adopt", leases=[grant["lease"]])["leases"] == [grant["lease"]]
+
+
+def test_a_client_can_stop_the_broker(new_env: NewEnv):
+    """`stop` is answered, and the broker leaves in order."""
+    env = new_env()
+    with env.client() as client:
+        client.stop()
+    assert env.broker is not None
+    assert env.broker.wait(30) == 0
+    env.broker = None
+
+
+def test_a_torn_journal_is_cut_and_used(new_env: NewEnv):
+    """Half a record at the end of the journal costs that record only, and status says so."""
+    env = new_env()
+    talker = env.talker()
+    grant = talker.acquire("a", memory_mib=4000)
+    env.kill()
+    with open(paths.beside(env.socket).journal, "ab") as journal:
+        journal.write(b"\0\0\0\x7fhalf a record")
+    env.start()
+    status = env.status()
+    assert [lease["id"] for lease in status["leases"]] == [grant["lease"]]
+    assert any("cut off" in warning for warning in status["warnings"])
+
+
+def test_lease_ids_go_on_after_a_restart(new_env: NewEnv):
+    """No lease id is used twice, also not by the next broker."""
+    env = new_env()
+    seen = []
+    for _ in range(3):
+        talker = env.talker()
+        grant = talker.acquire("a", memory_mib=100)
+        seen.append(grant["lease"])
+        talker.release(grant)
+        env.restart()
+    assert len(set(seen)) == 3
