@@ -158,6 +158,7 @@ class Client:
             "priority": priority,
             "mask": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "outer": os.environ.get("GRN_LEASE"),
+            "in_process": True,
         }
         asked_s = time.monotonic()
         while True:
@@ -179,7 +180,6 @@ class Client:
         lease = Lease(self, grant)
         if not grant["nested"]:
             self._leases.add(lease.id)
-            self._connection.send({"op": "started", "lease": lease.id, "pid": os.getpid()})
         return lease
 
     def give_back(self, lease: str, exit_code: int) -> dict[str, Any] | None:

@@ -94,19 +94,21 @@ def test_two_starts_at_one_instant_over_a_stale_socket(new_env: NewEnv):
     """Of two brokers started together exactly one lives, every time."""
     env = new_env()
     env.kill()
-    for _ in range(6):
+    rounds = 15
+    for _ in range(rounds):
         pair = [env.spawn_broker() for _ in range(2)]
         alive = eventually(lambda pair=pair: _only_one_serves(env, pair))
         alive.kill()
         alive.wait(PATIENCE_S)
-    assert len(env.log_lines("already running")) == 6
-    assert len(env.log_lines(" ready ")) == 7
+    assert len(env.log_lines("already running")) == rounds
+    assert len(env.log_lines(" ready ")) == rounds + 1
 
 
 def _only_one_serves(env: BrokerEnv, pair: list[Any]) -> Any:
     living = [process for process in pair if process.poll() is None]
     if len(living) != 1:
-        assert living, "both have left"
+        if not living:
+            pytest.fail("both have left")
         return None
     try:
         connection = connect(env.settings)
@@ -238,10 +240,10 @@ def test_sixteen_clients_start_one_broker(new_env: NewEnv):
 
 def test_a_broker_on_demand_leaves_when_it_is_idle(new_env: NewEnv):
     """Without lease, waiter or client it leaves after the idle time, and takes its socket along."""
-    env = new_env(start=False, idle_exit="0.3")
+    env = new_env(start=False, idle_exit="1")
     env.start("--on-demand")
-    assert env.broker is not None
     talker = env.talker()
+    assert env.broker is not None
     grant = talker.acquire("t", memory_mib=100)
     assert env.broker.poll() is None
     talker.release(grant)
@@ -254,18 +256,19 @@ def test_a_broker_on_demand_leaves_when_it_is_idle(new_env: NewEnv):
 
 def test_a_broker_with_a_lease_is_not_idle(new_env: NewEnv):
     """A broker on demand stays while a lease is held, though nobody is connected."""
-    env = new_env(start=False, idle_exit="0.05")
+    env = new_env(start=False, idle_exit="1")
     env.start("--on-demand")
+    talker = env.talker()
+    talker.acquire("t", memory_mib=100)
     owner = env.remote()
     lease = owner.acquire("t", memory_mib=100)["lease"]
-    for _ in range(10):
-        owner.close()
-        owner.connect()
-        assert [x["id"] for x in owner.status()["leases"]] == [lease]
-    owner.kill()
+    owner.close()
+    talker.close()
     assert env.broker is not None
-    assert env.broker.wait(PATIENCE_S) == 0
-    env.broker = None
+    with pytest.raises(subprocess.TimeoutExpired):
+        env.broker.wait(2.0)
+    owner.connect()
+    assert lease in [x["id"] for x in owner.status()["leases"]]
 
 
 def test_a_broker_without_devices_serves(new_env: NewEnv):

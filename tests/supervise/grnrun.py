@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+from grn import procs
 from tests.env import PATIENCE_S, eventually
 from tests.supervise.terminal import Terminal
 
@@ -66,7 +69,34 @@ class GrnRun:
 
         return eventually(lambda: written().endswith("\n") and written(), what=name).strip()
 
+    def end_strays(self) -> None:
+        """Kill, until there is none, every process of the environment but its broker."""
+        sign = f"GRN_TEST_ENV={self.env.marker}".encode()
+
+        def none_left() -> bool:
+            strays = [pid for pid in _processes_with(sign) if pid != self.env.pid]
+            for pid in strays:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not strays
+
+        eventually(none_left, what="the end of strays")
+
     def close(self) -> None:
         """End what still runs in terminals."""
         for terminal in self._terminals:
             terminal.close()
+
+
+def _processes_with(sign: bytes) -> list[int]:
+    """List the living processes whose initial environment has this entry."""
+    found = []
+    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                entries = file.read().split(b"\0")
+        except OSError:  # it has ended
+            continue
+        if sign in entries and procs.start_time(pid) is not None:
+            found.append(pid)
+    return found

@@ -98,7 +98,9 @@ class Terminal:
         return result[0]
 
     def close(self) -> None:
-        """End the session."""
+        """End the session, which hangs the terminal up."""
+        if self._leader.poll() is not None:
+            return
         self._leader.kill()
         self._leader.wait(PATIENCE_S)
         self._reports.close()

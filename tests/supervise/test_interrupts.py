@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -77,8 +78,7 @@ def test_the_command_dies_with_us(grn_run: GrnRun, job: str) -> None:
     pids = pids_of(grn_run)
     process.kill()
     wait_gone(pids[0])
-    for pid in pids[1:]:  # what the command had started is an orphan now, and not ours to end
-        eventually(lambda pid=pid: _end(pid), what="the orphan's end")
+    grn_run.end_strays()  # what the command had started are orphans now, and nobody's to end
     eventually(lambda: lease_is_free(grn_run), what="a free lease")
 
 
@@ -158,7 +158,7 @@ def test_a_stopped_command_still_gets_the_term(grn_run: GrnRun) -> None:
     )
     process = grn_run.start("-q", "--", "sh", "-c", script)
     pids = pids_of(grn_run)
-    subprocess.run(["kill", "-STOP", str(pids[0])], check=True)
+    os.kill(pids[0], signal.SIGSTOP)
     process.terminate()
     assert process.wait(PATIENCE_S) == 0
     assert grn_run.wait_for("bye") == "bye"
@@ -250,7 +250,7 @@ def test_ctrl_z_suspends_the_command_with_us(grn_run: GrnRun) -> None:
     terminal.type(b"\x1a")
     for pid in [terminal.pid, *pids]:
         eventually(lambda pid=pid: _state(pid) == "T", what=f"process {pid} is stopped")
-    subprocess.run(["kill", "-CONT", f"-{terminal.pid}"], check=True)
+    os.killpg(terminal.pid, signal.SIGCONT)
     for pid in [terminal.pid, *pids]:
         eventually(lambda pid=pid: _state(pid) == "S", what=f"process {pid} goes on")
     terminal.type(b"\x03")
@@ -314,14 +314,6 @@ def _exists(grn_run: GrnRun, name: str) -> bool:
             return True
     except FileNotFoundError:
         return False
-
-
-def _end(pid: int) -> bool:
-    """Kill a stray process of the test's own job; tell whether it is gone."""
-    if procs.start_time(pid) is None:
-        return True
-    subprocess.run(["kill", "-KILL", str(pid)], check=False)
-    return False
 
 
 def _state(pid: int) -> str:

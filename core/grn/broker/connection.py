@@ -147,10 +147,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self._greeted:
             self._hello(message)
             return
-        handler = self._handlers.get(message.get("op", ""))
+        op = message.get("op")
+        handler = self._handlers.get(op) if type(op) is str else None
         request_id = message.get("id")
         if handler is None:
-            known = f"unknown op {message.get('op')!r}"
+            known = f"unknown op {op!r}"
             self.reply(error_reply(request_id, "protocol", known))
             return
         try:
@@ -209,7 +210,8 @@ class Connection(asyncio.BufferedProtocol):
         core.step(ev.Asked(core.now(), request))
 
     def _cancel(self, message: dict[str, Any]) -> None:
-        ticket = self.tickets.get(message.get("id"))  # type: ignore[arg-type]
+        request_id = message.get("id")
+        ticket = self.tickets.get(request_id) if type(request_id) is int else None
         if ticket is not None:
             self._core.step(ev.Cancelled(self._core.now(), ticket))
 

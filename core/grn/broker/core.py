@@ -243,10 +243,9 @@ class BrokerCore:
         self.sampler.refresh(lease_id)
         lease = self.machine.leases[lease_id]
         main = lease.main
-        alive = (
-            main is not None
-            and main is not lease.request.owner  # who just told us so
-            and procs.is_alive(main.pid, main.start)
+        alive = main is not None and (
+            main is lease.request.owner  # who is speaking
+            or procs.is_alive(main.pid, main.start)
         )
         self.step(ev.Released(self.now(), lease_id, end, self.ticket, main_alive=alive))
 

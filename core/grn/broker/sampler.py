@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Sampler"]
 
+_A_MOMENT_S = 0.001
+"""Requests this close together share one check: no driver or file time is finer."""
+
 log = logging.getLogger("grn.broker")
 
 
@@ -35,7 +38,7 @@ class Sampler:
         self._fast_s = fast_s
         self._slow_s = slow_s
         self._timer: asyncio.TimerHandle | None = None
-        self._up_to_date = False
+        self._checked_s = 0.0
         self._table = procs.ProcessTable()
 
     # -- when to look ---------------------------------------------------------------------------
@@ -45,8 +48,7 @@ class Sampler:
         self._look_within(self._fast_s if self._needs_fast(lease) else self._slow_s)
 
     def batch_ended(self) -> None:
-        """Expect changes again, and see that somebody looks while it matters."""
-        self._up_to_date = False
+        """See that somebody looks as long as it matters."""
         if self._timer is None:
             pace = self._needed_pace()
             if pace is not None:
@@ -91,14 +93,19 @@ class Sampler:
     # -- looking --------------------------------------------------------------------------------
 
     def refresh(self, ending: str | None = None) -> None:
-        """Look now, unless nothing changed since the last look; one check will do for a batch.
+        """Look now, unless nothing changed since the last look; one check a moment will do.
 
         Memory of the `ending` lease may have gone with its processes, which changes no record.
         """
-        stale = not self._up_to_date and not self._core.backend.unchanged_since_last_read()
-        self._up_to_date = True
-        if stale or (ending and self._held(ending)):
+        if self._changed() or (ending and self._held(ending)):
             self.look()
+
+    def _changed(self) -> bool:
+        now = self._core.now()
+        if now - self._checked_s < _A_MOMENT_S:
+            return False
+        self._checked_s = now
+        return not self._core.backend.unchanged_since_last_read()
 
     def _held(self, lease_id: str) -> bool:
         machine = self._core.machine

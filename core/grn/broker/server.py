@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from grn import __version__, hostcpu, paths
 from grn.broker import systemd
+from grn.broker.acceptor import Acceptor
 from grn.broker.connection import Connection
 from grn.broker.core import BrokerCore
 from grn.broker.journal import Journal
@@ -77,11 +78,8 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     )
     core = _assemble(settings, backend, path, on_demand=on_demand)
     listener = systemd.passed_socket() or bind_socket(path, mode=_mode(path))
-    listener.setblocking(False)
     core.take_over()
-    server = await core.loop.create_unix_server(
-        lambda: Connection(core), sock=listener, backlog=_BACKLOG
-    )
+    acceptor = Acceptor(core.loop, listener, lambda: Connection(core))
     _handle_signals(core, on_demand=on_demand)
     log.info(
         "ready pid=%d socket=%s devices=%s managed=%d leases=%d",
@@ -92,7 +90,8 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     why = await core.until_stopped()
     log.info("leaving reason=%r leases=%d", why, len(core.machine.leases))
     systemd.notify("STOPPING=1")
-    _close(core, server, path, listener)
+    unlink_own(path, listener)
+    _close(core, acceptor)
     backend.close()
     lock.release()
     return 0
@@ -168,10 +167,9 @@ def _rule_devices(settings: Settings, backend: Backend) -> list[Device]:
     ]
 
 
-def _close(core: BrokerCore, server: asyncio.Server, path: str, listener: socket.socket) -> None:
+def _close(core: BrokerCore, acceptor: Acceptor) -> None:
     """Close in the order that leaves nobody with half an answer."""
-    unlink_own(path, listener)
-    server.close()
+    acceptor.close()
     core.close()
     for connection in list(core.connections):
         connection.close()

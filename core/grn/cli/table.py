@@ -8,6 +8,7 @@ Must not: know what the cells mean.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
@@ -57,7 +58,7 @@ def format_seconds(seconds: float) -> str:
 def print_tables(tables: Sequence[Table], notes: Sequence[str] = ()) -> None:
     """Print the tables that have rows, a blank line between, then the notes as paragraphs."""
     # A job's name may hold what the locale's encoding lacks; a table is no reason to fail.
-    if hasattr(sys.stdout, "reconfigure"):
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     full = [table for table in tables if table.rows]
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":

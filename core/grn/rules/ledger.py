@@ -171,7 +171,9 @@ class Ledger:
     def rebook(self, lease: str, uuids: tuple[str, ...], mib: int) -> None:
         """Shrink the booking of a probe to what was learnt, and let others beside it."""
         for uuid in uuids:
-            book = self.by_uuid[uuid]
+            book = self.by_uuid.get(uuid)
+            if book is None:
+                continue
             booking = book.bookings[lease]
             book.committed_mib -= booking.counts_mib
             booking.booked_mib = min(booking.booked_mib, mib)

@@ -188,6 +188,8 @@ class Machine:
             state=LeaseState.PROBE if placement.probe else LeaseState.RUNNING,
             granted_s=now,
             threads=threads,
+            main=request.owner if request.in_process else None,
+            started_s=now if request.in_process else None,
         )
         self.ledger.place(
             lease.id,
@@ -331,7 +333,10 @@ class Machine:
                 if not main_lives and not self._holds_memory(lease):
                     effects += self._end(lease)
                 continue
+            was = lease.state
             effects += self.learning.sampled(lease, event.now)
+            if lease.state is not was:  # no longer alone: a successor must not restore it so
+                effects.append(ev.Record(main_record(lease)))
         if any(isinstance(effect, ev.Learnt) for effect in effects):
             self.dirty = True
         return effects
@@ -438,9 +443,13 @@ class Machine:
         main = record.get("main")
         owner = lease.request.owner
         lease.main = replace(owner, pid=int(main[0]), start=int(main[1])) if main else None
-        if record.get("state") == LeaseState.DRAINING and lease.state is not LeaseState.DRAINING:
-            lease.state = LeaseState.DRAINING
+        state = LeaseState(record.get("state", lease.state))
+        if state is LeaseState.DRAINING and lease.state is not LeaseState.DRAINING:
             self.ledger.release_pools(lease.id)
+        elif state is LeaseState.RUNNING and lease.state is LeaseState.PROBE:
+            lease.booked_mib = int(record.get("booked_mib", lease.booked_mib))
+            self.ledger.rebook(lease.id, lease.uuids, lease.booked_mib)
+        lease.state = state
 
     def _is_alone(self, lease: Lease) -> bool:
         return any(

@@ -136,6 +136,7 @@ def request_from(
         allowed=_allowed(message.get("mask"), devices),
         outer=text(message, "outer") or None,
         arrived_s=now - waited,
+        in_process=message.get("in_process") is True,
     )
 
 
@@ -156,6 +157,9 @@ def _allowed(mask: object, devices: Sequence[Device]) -> frozenset[str] | None:
         return None
     if type(mask) is not str:
         raise UsageError(f"mask: {mask!r} is not a text")
+    if mask_style(mask) == "uuid":
+        uuids = [device.uuid for device in devices]  # slices of one card share its number
+        return frozenset(uuids[i] for i in parse_mask(mask, uuids).indices)
     count = max((device.index for device in devices), default=-1) + 1
     everything = ["" for _ in range(count)]
     for device in devices:
@@ -231,7 +235,9 @@ class GrantWriter:
             "mask": self._mask(lease),
             "devices": said,
             "memory_mib": booked if said else None,
-            "fraction": None if lease.request.whole or not said else min(booked / t for t in totals),
+            "fraction": None
+            if lease.request.whole or not said
+            else min(booked / t for t in totals),
             "threads": lease.threads,
             "cpus": lease.request.cpus,
             "probe": lease.state == "probe",

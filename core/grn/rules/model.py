@@ -77,6 +77,7 @@ class Request:
 
     `memory_mib` is per device; `None` means "what was learnt". `allowed` narrows the devices to
     those that the client's own mask names. `ticket` is the broker's name for the request.
+    `in_process`: the client uses the device itself, no other process will be named.
     """
 
     ticket: int
@@ -93,6 +94,7 @@ class Request:
     allowed: frozenset[str] | None = None
     outer: str | None = None
     arrived_s: float = 0.0
+    in_process: bool = False
 
     @property
     def shape(self) -> tuple[object, ...]:

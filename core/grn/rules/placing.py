@@ -6,8 +6,7 @@ anything but the reservation for the head of the queue.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from grn.rules.estimate import ALONE_AFTER_OOMS, OTHER_MODEL_FACTOR
@@ -58,6 +57,9 @@ class Need:
     alone: bool
     probe: bool
     wait: str = ""
+
+
+_Pair = tuple["Book", Need]
 
 
 class Placer:
@@ -151,30 +153,52 @@ class Placer:
             return waits
         if not request.gpus:
             return Placement((), 0, alone=False, probe=False)
+        pairs = self._candidates(request, request.gpus)
+        for _, need in pairs:
+            if need.wait:
+                return Waits(need.wait, for_room=False)
+        fitting = [
+            (book.position, book.free_mib) for book, need in pairs if self._fits(book, need, head)
+        ]
+        chosen = choose(fitting, request.gpus, request.policy)
+        if chosen is None:
+            return Waits(self._why(request, pairs, head))
+        return self._placement([pair for pair in pairs if pair[0].position in chosen])
+
+    def _candidates(self, request: Request, count: int) -> list[_Pair]:
+        """Pair each device that would do for the request with what the request takes on it."""
         needs: dict[str, Need] = {}
-        fitting: list[tuple[int, int]] = []
+        pairs: list[_Pair] = []
+        too_small = False
         for book in self._ledger.books:
+            if request.allowed is not None and book.device.uuid not in request.allowed:
+                continue
             need = needs.get(book.device.model)
             if need is None:
                 need = needs[book.device.model] = self.need(request, book.device.model)
-            if need.wait:
-                return Waits(need.wait, for_room=False)
-            if self._allowed(book, request) and self._fits(book, need, head):
-                fitting.append((book.position, book.free_mib))
-        chosen = choose(fitting, request.gpus, request.policy)
-        if chosen is None:
-            return Waits(self._why(request, needs, head))
-        return self._placement([self._ledger.books[i] for i in chosen], needs)
+            pairs.append((book, need))
+            too_small = too_small or (need.mib or 0) > book.device.capacity_mib
+        if count > 1:
+            return self._alike(pairs, count)
+        return _large_enough(pairs, count) if too_small else pairs
 
-    def _placement(self, books: list[Book], needs: Mapping[str, Need]) -> Placement:
-        wanted = [needs[book.device.model] for book in books]
-        alone = any(self._is_alone(n, b) for n, b in zip(wanted, books, strict=True))
+    def _alike(self, pairs: list[_Pair], count: int) -> list[_Pair]:
+        """Give several devices one need: a lease books the same on each, alone on all or none."""
+        mib = max((need.mib for _, need in pairs if need.mib is not None), default=None)
+        same = replace(pairs[0][1], mib=mib, alone=any(need.alone for _, need in pairs))
+        pairs = _large_enough([(book, same) for book, _ in pairs], count)
+        alone = any(self._is_alone(same, book) for book, _ in pairs)
+        return [(book, replace(same, alone=alone)) for book, _ in pairs]
+
+    def _placement(self, pairs: list[_Pair]) -> Placement:
+        alone = any(self._is_alone(need, book) for book, need in pairs)
         if alone:
-            mib = min(book.free_mib for book in books)
+            mib = min(book.free_mib for book, _ in pairs)
         else:
-            mib = max(need.mib or 0 for need in wanted)
-        probe = any(need.probe for need in wanted)
-        return Placement(tuple(book.device.uuid for book in books), mib, alone=alone, probe=probe)
+            mib = max(need.mib or 0 for _, need in pairs)
+        probe = any(need.probe for _, need in pairs)
+        uuids = tuple(book.device.uuid for book, _ in pairs)
+        return Placement(uuids, mib, alone=alone, probe=probe)
 
     @staticmethod
     def _is_alone(need: Need, book: Book) -> bool:
@@ -226,49 +250,45 @@ class Placer:
 
     def reserve(self, request: Request, old: Reservation | None) -> Reservation | None:
         """Choose what is kept for the head; what was kept for it before stays if it still can."""
-        if old is not None and old.ticket == request.ticket and self._still_good(request, old):
-            return old
-        if self._pools_wait(request, None):
-            return Reservation(
-                request.ticket,
-                {},
-                alone=False,
-                cpus=request.cpus or 0,
-                ram_mib=request.ram_mib or 0,
-            )
         count = request.gpus or 0
-        able = [
-            (self._is_alone(need, book), self._when(book, need), book)
-            for book in self._ledger.books
-            if (need := self.need(request, book.device.model)) and self._able(book, need, request)
-        ]
-        able.sort(key=lambda entry: (entry[1], entry[2].position))
+        able = (
+            [pair for pair in self._candidates(request, count) if self._able(*pair)]
+            if count
+            else []
+        )
         if len(able) < count:
             return None
-        taken = able[:count]
-        needs = {book.device.uuid: self._take(request, book) for _, _, book in taken}
-        return Reservation(request.ticket, needs, alone=any(alone for alone, _, _ in taken))
+        taken = self._kept_before(request, old, able)
+        if taken is None:
+            able.sort(key=lambda pair: (self._when(*pair), pair[0].position))
+            taken = able[:count]
+        # CPUs are kept only while they are what is missing: a job that wants no device must not
+        # wait behind one that waits for a device. The devices stay kept meanwhile, or jobs that
+        # take the one and jobs that take the other could keep the head waiting by turns.
+        lacks = self._pools_wait(request, None) is not None
+        return Reservation(
+            request.ticket,
+            {book.device.uuid: self._take(book, need) for book, need in taken},
+            alone=any(self._is_alone(need, book) for book, need in taken),
+            cpus=(request.cpus or 0) if lacks else 0,
+            ram_mib=(request.ram_mib or 0) if lacks else 0,
+        )
 
-    def _still_good(self, request: Request, old: Reservation) -> bool:
-        if not old.needs_mib:
-            return bool(self._pools_wait(request, None))
-        if self._pools_wait(request, None):
-            return False
-        for uuid, mib in old.needs_mib.items():
-            book = self._ledger.by_uuid[uuid]
-            if not self._able(book, self.need(request, book.device.model), request):
-                return False
-            if self._take(request, book) != mib:
-                return False
-        return True
+    def _kept_before(
+        self, request: Request, old: Reservation | None, able: list[_Pair]
+    ) -> list[_Pair] | None:
+        if old is None or old.ticket != request.ticket:
+            return None
+        kept = [pair for pair in able if pair[0].device.uuid in old.needs_mib]
+        now = {book.device.uuid: self._take(book, need) for book, need in kept}
+        return kept if now == old.needs_mib else None
 
-    def _take(self, request: Request, book: Book) -> int:
-        need = self.need(request, book.device.model)
+    def _take(self, book: Book, need: Need) -> int:
         return book.device.capacity_mib if self._is_alone(need, book) else need.mib or 0
 
-    def _able(self, book: Book, need: Need, request: Request) -> bool:
+    def _able(self, book: Book, need: Need) -> bool:
         """Whether the device will do once its leases end, others' memory staying as it is."""
-        if book.state is not DeviceState.OK or not self._allowed(book, request):
+        if book.state is not DeviceState.OK:
             return False
         if self._is_alone(need, book):
             return book.room_mib * _LEAST_ROOM_FOR_ALONE >= book.device.capacity_mib
@@ -293,20 +313,16 @@ class Placer:
 
     # -- in words -------------------------------------------------------------------------------
 
-    def _why(self, request: Request, needs: Mapping[str, Need], head: Reservation | None) -> str:
+    def _why(self, request: Request, pairs: list[_Pair], head: Reservation | None) -> str:
         count = request.gpus or 0
-        need = next(iter(needs.values()))
+        need = pairs[0][1]
         if need.probe:
             what = f"{_devices(count)} alone (first run of this type)"
         elif need.alone:
             what = f"{_devices(count)} alone"
         else:
-            what = f"{ceil(max(n.mib or 0 for n in needs.values()))} MiB on {_devices(count)}"
-        parts = [
-            self._why_not(book, needs[book.device.model], head)
-            for book in self._ledger.books
-            if self._allowed(book, request)
-        ]
+            what = f"{max(need.mib or 0 for _, need in pairs)} MiB on {_devices(count)}"
+        parts = [self._why_not(book, need, head) for book, need in pairs]
         rest = len(parts) - _DEVICES_NAMED
         more = f"; and {rest} more" if rest > 0 else ""
         return f"{what} wanted; {'; '.join(parts[:_DEVICES_NAMED])}{more}"
@@ -327,6 +343,16 @@ class Placer:
         if head is not None and book.device.uuid in head.needs_mib and self._fits(book, need, None):
             text += ", kept for the request at the head of the queue"
         return text
+
+
+def _large_enough(pairs: list[_Pair], count: int) -> list[_Pair]:
+    """Leave out devices too small for what was learnt, as long as `count` larger ones exist.
+
+    Where they do not, all of the largest is the best there is.
+    """
+    sizes = sorted((book.device.capacity_mib for book, _ in pairs), reverse=True)
+    most = sizes[count - 1]
+    return [pair for pair in pairs if pair[0].device.capacity_mib >= min(pair[1].mib or 0, most)]
 
 
 def _devices(count: int) -> str:

@@ -46,9 +46,14 @@ def grant_record(lease: Lease, *, alone: bool) -> dict[str, object]:
 
 
 def main_record(lease: Lease) -> dict[str, object]:
-    """Describe what changed since the grant: the main process, the state."""
-    main = (lease.main.pid, lease.main.start) if lease.main else None
-    return {"ev": "main", "lease": lease.id, "main": main, "state": str(lease.state)}
+    """Describe what changed since the grant: the main process, the state, a probe's booking."""
+    return {
+        "ev": "main",
+        "lease": lease.id,
+        "main": (lease.main.pid, lease.main.start) if lease.main else None,
+        "state": str(lease.state),
+        "booked_mib": lease.booked_mib,
+    }
 
 
 def end_record(lease: Lease) -> dict[str, object]:
