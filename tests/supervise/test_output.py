@@ -73,7 +73,7 @@ def test_lines_on_a_terminal_stay_whole_under_the_status_line(grn_run: GrnRun) -
     shown = re.sub(rb"\x1b\[[0-9;]*[mK]", b"", terminal.screen)
     lines = [part.rpartition(b"\r")[2] for part in shown.replace(b"\r\n", b"\n").split(b"\n")]
     for number, word in ((1, b"one"), (2, b"two")):
-        label = b"[%d for i in 1 2 3 4 5 6 ..] " % number
+        label = b"[%d for i in 1 2 3 4 5 6 7..] " % number
         own = [text for text in lines if text.startswith(label + b"line")]
         assert own == [label + b"line-%d-%s" % (i, word) for i in range(1, 9)]
     assert b"\x1b[36m[1 for" in terminal.screen

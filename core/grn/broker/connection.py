@@ -251,7 +251,8 @@ class Connection(asyncio.BufferedProtocol):
             raise UsageError("leases: a list of lease ids is expected")
         held = self._core.machine.leases
         owner = self.owner()
-        mine = [lease for lease in wanted if lease in held and held[lease].request.owner == owner]
+        known = [lease for lease in wanted if type(lease) is str and lease in held]
+        mine = [lease for lease in known if held[lease].request.owner == owner]
         self.leases.update(mine)
         self.reply({"op": "adopted", "id": message.get("id"), "leases": mine})
 

@@ -52,6 +52,7 @@ class BrokerCore:
         *,
         machine: Machine,
         backend: Backend,
+        mask: str | None,
         devices: tuple[Device, ...],
         journal: Journal,
         store: ProfileStore,
@@ -82,6 +83,7 @@ class BrokerCore:
         self.unflushed: set[Connection] = set()
         self.warnings: list[str] = []
         self._journal = journal
+        self._managed: dict[str, object] = {"ev": "devices", "spec": backend.spec, "mask": mask}
         self._store = store
         self._writer = writer
         self._debug = debug
@@ -298,7 +300,7 @@ class BrokerCore:
 
     def _compact(self) -> bool:
         try:
-            self._journal.compact(self.machine.snapshot())
+            self._journal.compact([self._managed, *self.machine.snapshot()])
         except JournalError as error:
             log.error("journal-not-compacted reason=%r", str(error))  # noqa: TRY400 - said in one line
             return False

@@ -15,11 +15,12 @@ import resource
 import secrets
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grn import __version__, hostcpu, paths
 from grn.broker import systemd
 from grn.broker.acceptor import Acceptor
+from grn.broker.clashes import clashing_package
 from grn.broker.connection import Connection
 from grn.broker.core import BrokerCore
 from grn.broker.journal import Journal
@@ -34,14 +35,11 @@ from grn.rules.model import Device, Policy
 from grn.rules.profiles import ProfileBook, from_record
 
 if TYPE_CHECKING:
-    import socket
-
     from grn.devices.base import Backend
     from grn.settings import Settings
 
 __all__ = ["main"]
 
-_BACKLOG = 512
 _FOR_OURSELVES, _FOR_THE_GROUP = 0o600, 0o660
 log = logging.getLogger("grn.broker")
 
@@ -71,12 +69,14 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     paths.prepare_folder(path, os.environ)
     lock = InstanceLock(path)
     lock.acquire()
-    backend = open_backend(
-        settings.devices,
-        mask=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        state_dir=os.path.dirname(path),
-    )
-    core = _assemble(settings, backend, path, on_demand=on_demand)
+    journal, records, report = Journal.open(paths.beside(path).journal)
+    spec, mask = settings.devices, os.environ.get("CUDA_VISIBLE_DEVICES")
+    if on_demand and spec is None:
+        spec, mask = _inherited_devices(records) or (spec, mask)
+    backend = open_backend(spec, mask=mask, state_dir=os.path.dirname(path))
+    core = _assemble(settings, backend, mask, journal, on_demand=on_demand)
+    core.machine.restore(records, core.now())
+    _warn(core, backend.note, report, clashing_package())
     listener = systemd.passed_socket() or bind_socket(path, mode=_mode(path))
     core.take_over()
     acceptor = Acceptor(core.loop, listener, lambda: Connection(core))
@@ -102,7 +102,20 @@ def _mode(path: str) -> int:
     return _FOR_THE_GROUP if path == paths.SYSTEM_SOCKET else _FOR_OURSELVES
 
 
-def _assemble(settings: Settings, backend: Backend, path: str, *, on_demand: bool) -> BrokerCore:
+def _inherited_devices(records: list[dict[str, Any]]) -> tuple[str, str | None] | None:
+    """Return the devices of the broker before us, if it left leases on them.
+
+    A client that starts its successor knows neither what that one managed nor under which mask.
+    """
+    told = [record for record in records if record.get("ev") == "devices"]
+    if not told or not any(record.get("ev") == "grant" for record in records):
+        return None
+    return told[-1]["spec"], told[-1]["mask"]
+
+
+def _assemble(
+    settings: Settings, backend: Backend, mask: str | None, journal: Journal, *, on_demand: bool
+) -> BrokerCore:
     devices = tuple(_rule_devices(settings, backend))
     store = ProfileStore(os.path.join(settings.state_dir, "profiles.sqlite"))
     profiles = ProfileBook(Margin(*settings.margin_rule), limit=settings.max_types)
@@ -119,17 +132,17 @@ def _assemble(settings: Settings, backend: Backend, path: str, *, on_demand: boo
         jobs_at_once=settings.jobs_at_once,
         provisional_after_s=settings.provisional_after_s,
     )
-    journal, records, report = Journal.open(paths.beside(path).journal)
-    core = BrokerCore(
+    return BrokerCore(
         asyncio.get_running_loop(),
         machine=machine,
         backend=backend,
+        mask=mask,
         devices=devices,
         journal=journal,
         store=store,
         writer=GrantWriter.for_mask(
             devices,
-            mask=os.environ.get("CUDA_VISIBLE_DEVICES"),
+            mask=mask,
             style=settings.mask_style or "auto",
             extra=backend.job_env(),
         ),
@@ -141,12 +154,13 @@ def _assemble(settings: Settings, backend: Backend, path: str, *, on_demand: boo
         slow_s=settings.sample_slow_s,
         debug=settings.debug_invariants,
     )
-    machine.restore(records, core.now())
-    for warning in (backend.note, report):
+
+
+def _warn(core: BrokerCore, *warnings: str | None) -> None:
+    for warning in warnings:
         if warning:
             core.warnings.append(warning)
             log.warning("%s", warning)
-    return core
 
 
 def _rule_devices(settings: Settings, backend: Backend) -> list[Device]:

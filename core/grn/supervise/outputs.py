@@ -74,6 +74,7 @@ class Outputs:
         if not all_to_stderr and not _same_file(1, 2):
             self.stdout = Sink(loop, 1, on_broken)
         self._loop = loop
+        self._all_to_stderr = all_to_stderr
         self._log_dir = log_dir
         self._colour = colour_when_terminal
         self._streams: set[Stream] = set()
@@ -86,11 +87,12 @@ class Outputs:
 
     def open(self, job: Job) -> tuple[int | None, int | None, int | None]:
         """Make the descriptors for a job; after the fork call `forked()`."""
+        stdout = 2 if self._all_to_stderr else None
         if self.mode == INHERIT:
-            return None, None, None
+            return None, stdout, None
         job.tail = Tail()
         if self.mode == WATCH_ERRORS:
-            return None, None, self._pipe(job, Raw(self.stderr), (job.tail.feed,), None)
+            return None, stdout, self._pipe(job, Raw(self.stderr), (job.tail.feed,), None)
         log = self._open_log(job)
         keep = () if log is None else (log.feed,)
         out, err = (
