@@ -209,7 +209,7 @@ class Client:
         deadline, pause = time.monotonic() + within_s, _FIRST_PAUSE_S
         while True:
             try:
-                self._connection = again(self._settings)
+                self._connection = again(self._settings, self._connection.session)
                 break
             except BrokerUnavailable:
                 if time.monotonic() + pause > deadline:
@@ -217,8 +217,7 @@ class Client:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         held = sorted(self._leases | ({also} if also else set()))
-        if held:
-            self.call({"op": "adopt", "leases": held}, "adopted")
+        self.call({"op": "adopt", "leases": held}, "adopted")
 
     def _withdraw(self, request_id: int) -> dict[str, Any]:
         """Take a request back; a grant that crossed it on the way is kept after all."""

@@ -29,9 +29,14 @@ _START_OVER = 5
 
 
 class Connection:
-    """A greeted connection to a broker. `broker` is its answer to our hello."""
+    """A greeted connection to a broker. `broker` is its answer to our hello.
 
-    def __init__(self, sock: socket.socket) -> None:
+    `session` names this client across brokers: by it a successor knows which leases a client that
+    comes back was granted, also those of which the word never arrived.
+    """
+
+    def __init__(self, sock: socket.socket, session: str | None = None) -> None:
+        self.session = session or os.urandom(8).hex()
         self._sock = sock
         self._frames = Frames()
         self._ready: list[dict[str, Any]] = []
@@ -39,7 +44,7 @@ class Connection:
         self.broker = self._greet()
 
     def _greet(self) -> dict[str, Any]:
-        self.send({"op": "hello", "magic": MAGIC, "version": VERSION, "features": []})
+        self.send(self._hello())
         answer = self.recv(_HELLO_WITHIN_S)
         if answer is None:
             raise BrokerUnavailable(
@@ -49,6 +54,15 @@ class Connection:
         if answer.get("op") != "hello" or answer.get("magic") != MAGIC:
             raise ProtocolError(f"{self._sock.getpeername()} is not a GRN broker's socket")
         return answer
+
+    def _hello(self) -> dict[str, Any]:
+        return {
+            "op": "hello",
+            "magic": MAGIC,
+            "version": VERSION,
+            "features": [],
+            "session": self.session,
+        }
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -125,8 +139,8 @@ class Connection:
             self._sock.close()
 
 
-def connect(settings: Settings) -> Connection:
-    """Connect to the broker that runs.
+def connect(settings: Settings, session: str | None = None) -> Connection:
+    """Connect to the broker that runs; `session` is that of a connection that was lost.
 
     Raises:
         BrokerUnavailable: if none does.
@@ -140,10 +154,10 @@ def connect(settings: Settings) -> Connection:
             f"no broker at {path}: start one with `grn broker` (for a try without a GPU:"
             " `grn broker --devices sim:2x16GiB`)"
         )
-    return _greeted(sock)
+    return _greeted(sock, session)
 
 
-def connect_or_start(settings: Settings) -> Connection:
+def connect_or_start(settings: Settings, session: str | None = None) -> Connection:
     """Connect to the broker; start one on demand if none runs.
 
     Raises:
@@ -161,7 +175,7 @@ def connect_or_start(settings: Settings) -> Connection:
             canonical_spec(settings.devices or "")  # a malformed one is the caller's mistake
             sock = ensure_broker(settings)
         try:
-            connection = _greeted(sock)
+            connection = _greeted(sock, session)
         except BrokerGone:
             continue  # it was about to leave when we came: start over
         if _manages(connection, settings.devices):
@@ -210,9 +224,9 @@ def _connected(path: str) -> socket.socket | None:
     return sock
 
 
-def _greeted(sock: socket.socket) -> Connection:
+def _greeted(sock: socket.socket, session: str | None) -> Connection:
     try:
-        return Connection(sock)
+        return Connection(sock, session)
     except BaseException:
         sock.close()
         raise

@@ -257,10 +257,12 @@ def test_no_more_descriptors_is_survived(new_env: NewEnv):
     talker = env.talker()
     resource.prlimit(env.pid, resource.RLIMIT_NOFILE, (40, 40))
     crowd = [raw(env) for _ in range(100)]
+    eventually(lambda: env.log_lines("cannot-accept"))
     assert talker.status()["schema"] == 1
     for sock in crowd:
         sock.close()
     assert env.talker().status()["schema"] == 1
+    assert len(env.log_lines("cannot-accept")) < 20
 
 
 def test_a_stopped_broker_is_not_gone(new_env: NewEnv):

@@ -264,12 +264,10 @@ class MachineAgainstPromises(RuleBasedStateMachine):
         settle: bool,
     ) -> None:
         """Somebody wants a lease: it is refused at once exactly if it can never be had."""
-        self.ticket += 1
         allowed = None if mask is None else frozenset(f"d{i}" for i in mask) & set(self.pages)
-        request = Request(
-            self.ticket,
+        self._ask(
             job_type,
-            Owner(100 + self.ticket, self.ticket),
+            settle=settle,
             gpus=gpus,
             memory_mib=None if whole else memory,
             whole=whole,
@@ -278,7 +276,33 @@ class MachineAgainstPromises(RuleBasedStateMachine):
             priority=priority,
             policy=policy,
             allowed=allowed,
+        )
+
+    @rule(
+        job_type=TYPES,
+        memory=st.sampled_from([None, None, 500, 1000, 3000]),
+        gpus=st.sampled_from([1, 1, 1, 2]),
+        policy=st.sampled_from(list(Policy)),
+    )
+    def ask_plainly(self, job_type: str, memory: int | None, gpus: int, policy: Policy) -> None:
+        """Most wishes are ordinary."""
+        self._ask(job_type, settle=True, gpus=gpus, memory_mib=memory, policy=policy)
+
+    @rule(job_type=TYPES, memory=st.sampled_from([None, 400, 2500]), count=st.integers(2, 6))
+    def ask_at_once(self, job_type: str, memory: int | None, count: int) -> None:
+        """Many come in the same instant."""
+        for _ in range(count):
+            self._ask(job_type, settle=False, memory_mib=memory)
+        self._settle()
+
+    def _ask(self, job_type: str, *, settle: bool, **wish: Any) -> None:
+        self.ticket += 1
+        request = Request(
+            self.ticket,
+            job_type,
+            Owner(100 + self.ticket, self.ticket),
             arrived_s=self.now,
+            **wish,
         )
         possible = self._possible(request)
         if possible and not self.machine.disk_problem:
@@ -462,6 +486,7 @@ class MachineAgainstPromises(RuleBasedStateMachine):
 
     # -- disk and restart -----------------------------------------------------------------------
 
+    @precondition(lambda self: self.line and not self.machine.disk_problem)
     @rule()
     def disk_fails_while_granting(self) -> None:
         """What was just granted is taken back when no journal keeps it."""
@@ -482,7 +507,7 @@ class MachineAgainstPromises(RuleBasedStateMachine):
         self._step(ev.DiskHealed(self.now))
         self._settle()
 
-    @precondition(lambda self: not self.machine.disk_problem)
+    @precondition(lambda self: len(self.held) > 1 and not self.machine.disk_problem)
     @rule(replay=st.booleans())
     def restart(self, *, replay: bool) -> None:
         """A new broker has the same leases, from a snapshot or from the journal; nobody waits."""
@@ -510,12 +535,14 @@ class MachineAgainstPromises(RuleBasedStateMachine):
         assert new.uuids == old.uuids
         assert new.booked_mib == old.booked_mib
         assert new.state is old.state
-        assert new.main == old.main
+        # A death is no record: the successor looks for itself.
+        assert new.main == old.main or old.main is None
         assert new.request.owner == old.request.owner
         assert new.type == old.type
 
     # -- calm -----------------------------------------------------------------------------------
 
+    @precondition(lambda self: len(self.line) > 1)
     @rule(end=ENDS)
     def calm(self, end: End) -> None:
         """With nobody else on the devices, everybody who waits gets a turn in bounded time."""

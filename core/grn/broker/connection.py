@@ -50,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
         self._owner: Owner | None = None
+        self._session = ""
         self.pid = self.uid = 0
         self.tickets: dict[int, int] = {}
         """Request id -> ticket, of requests that wait."""
@@ -161,6 +162,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hello(self, message: dict[str, Any]) -> None:
         version = check_hello(message)
+        session = message.get("session", "")
+        self._session = session if isinstance(session, str) else ""
         self._greeted = True
         if self._hello_timer is not None:
             self._hello_timer.cancel()
@@ -201,6 +204,7 @@ class Connection(asyncio.BufferedProtocol):
             message,
             ticket=core.ticket,
             owner=self.owner(),
+            session=self._session,
             now=core.now(),
             devices=core.devices,
             policy=core.policy,
@@ -254,6 +258,8 @@ class Connection(asyncio.BufferedProtocol):
         known = [lease for lease in wanted if type(lease) is str and lease in held]
         mine = [lease for lease in known if held[lease].request.owner == owner]
         self.leases.update(mine)
+        claimed = frozenset(mine)
+        self._core.step(ev.Returned(self._core.now(), owner, self._session, claimed))
         self.reply({"op": "adopted", "id": message.get("id"), "leases": mine})
 
     def _status(self, message: dict[str, Any]) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "Refused",
     "Released",
     "Reported",
+    "Returned",
     "Said",
     "Sampled",
     "Settle",
@@ -90,6 +91,16 @@ class MainGone:
 
 
 @dataclass(frozen=True, slots=True)
+class Returned:
+    """A client is back after its broker's death. What it does not claim it never heard of."""
+
+    now: float
+    owner: Owner
+    session: str
+    claimed: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """One look at one device. `None` is "unknown", never 0."""
 
@@ -141,6 +152,7 @@ Event = (
     | Released
     | OwnerGone
     | MainGone
+    | Returned
     | Sampled
     | Settle
     | DiskFailed

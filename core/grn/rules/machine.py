@@ -87,6 +87,7 @@ class Machine:
             ev.Released: self._released,
             ev.OwnerGone: self._owner_gone,
             ev.MainGone: self._main_gone,
+            ev.Returned: self._returned,
             ev.Sampled: self._sampled,
             ev.Settle: self._settle,
             ev.DiskFailed: self._disk_failed,
@@ -294,6 +295,18 @@ class Machine:
         if lease.state is LeaseState.DRAINING and not self._holds_memory(lease):
             return self._end(lease)
         return []
+
+    def _returned(self, event: ev.Returned) -> list[ev.Effect]:
+        """Free what was granted to a client that never heard of it: its broker died in between."""
+        effects: list[ev.Effect] = []
+        for lease in list(self.leases.values()):
+            request = lease.request
+            theirs = request.owner == event.owner and request.session == event.session
+            unheard = theirs and bool(event.session) and lease.id not in event.claimed
+            if unheard and lease.main is None and lease.state is not LeaseState.DRAINING:
+                effects.append(ev.Said("info", f"unclaimed lease={lease.id}"))
+                effects += self._end(lease)
+        return effects
 
     def _holds_memory(self, lease: Lease) -> bool:
         return any(

@@ -100,6 +100,7 @@ def request_from(
     *,
     ticket: int,
     owner: Owner,
+    session: str,
     now: float,
     devices: Sequence[Device],
     policy: Policy,
@@ -135,6 +136,7 @@ def request_from(
         priority=priority,
         allowed=_allowed(message.get("mask"), devices),
         outer=text(message, "outer") or None,
+        session=session,
         arrived_s=now - waited,
         in_process=message.get("in_process") is True,
     )

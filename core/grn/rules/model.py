@@ -76,7 +76,8 @@ class Request:
     """A wish. `gpus=None` wants no device and no mask; `gpus=0` wants an empty mask.
 
     `memory_mib` is per device; `None` means "what was learnt". `allowed` narrows the devices to
-    those that the client's own mask names. `ticket` is the broker's name for the request.
+    those that the client's own mask names. `ticket` is the broker's name for the request, `session`
+    the client's name for itself.
     `in_process`: the client uses the device itself, no other process will be named.
     """
 
@@ -93,6 +94,7 @@ class Request:
     priority: int = 0
     allowed: frozenset[str] | None = None
     outer: str | None = None
+    session: str = ""
     arrived_s: float = 0.0
     in_process: bool = False
 

@@ -35,6 +35,7 @@ def grant_record(lease: Lease, *, alone: bool) -> dict[str, object]:
         "cpus": request.cpus,
         "ram_mib": request.ram_mib,
         "priority": request.priority,
+        "session": request.session,
         "uuids": lease.uuids,
         "booked_mib": lease.booked_mib,
         "state": str(lease.state),
@@ -76,6 +77,7 @@ def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
         cpus=record.get("cpus"),
         ram_mib=record.get("ram_mib"),
         priority=int(record.get("priority", 0)),
+        session=str(record.get("session", "")),
         arrived_s=now,
     )
     main = record.get("main")

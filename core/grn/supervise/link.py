@@ -18,7 +18,6 @@ import struct
 from grn import paths
 from grn.connection import Connection
 from grn.errors import BrokerGone, GrnError
-from grn.rules.wire import MAGIC, VERSION
 from grn.supervise.loop import READABLE
 
 TYPE_CHECKING = False
@@ -43,7 +42,7 @@ class _Unanswered(Connection):
     """A connection whose hello is answered through the loop, not waited for."""
 
     def _greet(self) -> Message:
-        self.send({"op": "hello", "magic": MAGIC, "version": VERSION, "features": []})
+        self.send(self._hello())
         return {}
 
 
@@ -76,6 +75,7 @@ class Link:
         self._back = back
         self._wants_broker = wants_broker
         self._connection: Connection | None = None
+        self._session: str | None = None
         self._greeting = False
         self._on_demand = False
         self._pause_s = _FIRST_PAUSE_S
@@ -86,6 +86,7 @@ class Link:
     def use(self, connection: Connection) -> None:
         """Take a connection over on which the hello is done."""
         self._connection = connection
+        self._session = connection.session
         self.up = True
         self._on_demand = bool(connection.broker.get("on_demand"))
         self._loop.watch(connection.fileno(), READABLE, self._on_readable)
@@ -185,7 +186,7 @@ class Link:
             return
         sock.setblocking(True)
         try:
-            self._connection = _Unanswered(sock)
+            self._connection = _Unanswered(sock, self._session)
         except BrokerGone:
             sock.close()
             self._drop()
