@@ -155,15 +155,14 @@ class Batch:
 
     def _back(self) -> None:
         held = [job for job in self._running.jobs if job.lease is not None]
-        messages: list[dict[str, Any]] = []
-        if held:
-            leases = [job.lease for job in held]
-            messages.append({"op": "adopt", "id": self._requests.next_id(), "leases": leases})
-            messages += [started(job) for job in held]
+        leases = [job.lease for job in held]
+        messages: list[dict[str, Any]] = [
+            {"op": "adopt", "id": self._requests.next_id(), "leases": leases}
+        ]
+        messages += [started(job) for job in held]
         messages += self._releases.repeat()
         messages += self._requests.repeat()
-        if messages:
-            self._link.send(messages)
+        self._link.send(messages)
 
     def _notice(self) -> None:
         waiting = self._requests.waiting
