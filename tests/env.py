@@ -234,8 +234,10 @@ class BrokerEnv:
         self._processes.append(process)
         return process
 
-    def job(self, talker: Talker, grant: Mapping[str, Any], *args: str) -> Job:
-        """Start a stand-in job under a lease, as a child of the lease's owner, and name it."""
+    def job(
+        self, talker: Talker, grant: Mapping[str, Any], *args: str, name_it: bool = True
+    ) -> Job:
+        """Start a stand-in job under a lease, as a child of the owner, and name it to the broker."""
         job = Job(self.folder, len(self._jobs))
         self._jobs.append(job)
         environ, _ = job_environment(grant, self.environ, {})
@@ -244,7 +246,8 @@ class BrokerEnv:
         else:
             job.process = self.popen(job.argv(args), env=environ)
             job.pid = job.process.pid
-        talker.tell("started", lease=grant["lease"], pid=job.pid)
+        if name_it:
+            talker.tell("started", lease=grant["lease"], pid=job.pid)
         return job
 
     def status(self) -> dict[str, Any]:
@@ -327,4 +330,3 @@ def _read(path: str) -> bytes:
             return file.read()
     except OSError:  # the process has ended
         return b""
-

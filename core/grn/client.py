@@ -28,11 +28,47 @@ if TYPE_CHECKING:
 
     from grn.settings import Settings
 
-__all__ = ["Client", "Connection", "Lease", "connect", "connect_or_start"]
+__all__ = [
+    "Client",
+    "Connection",
+    "Lease",
+    "acquire_message",
+    "connect",
+    "connect_or_start",
+]
 
 _SUCCESSOR_WITHIN_S = 60.0
 _RELEASE_WITHIN_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+
+
+def acquire_message(
+    job_type: str,
+    *,
+    gpus: int | None,
+    memory_mib: int | None,
+    whole: bool,
+    policy: str | None,
+    cpus: int | None,
+    ram_mib: int | None,
+    priority: int,
+    label: str,
+) -> dict[str, Any]:
+    """Put a wish of this process into the words of the wire."""
+    return {
+        "op": "acquire",
+        "type": job_type,
+        "label": label,
+        "gpus": gpus,
+        "memory_mib": "whole" if whole else memory_mib,
+        "policy": policy,
+        "cpus": cpus,
+        "ram_mib": ram_mib,
+        "priority": priority,
+        "mask": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "outer": os.environ.get("GRN_LEASE"),
+        "in_process": True,
+    }
 
 
 class Lease:
@@ -146,20 +182,17 @@ class Client:
             Impossible: if this machine can never meet the request.
             WaitExpired: if it was not granted within `wait_s`.
         """
-        wish = {
-            "op": "acquire",
-            "type": job_type,
-            "label": label,
-            "gpus": gpus,
-            "memory_mib": "whole" if whole else memory_mib,
-            "policy": policy,
-            "cpus": cpus,
-            "ram_mib": ram_mib,
-            "priority": priority,
-            "mask": os.environ.get("CUDA_VISIBLE_DEVICES"),
-            "outer": os.environ.get("GRN_LEASE"),
-            "in_process": True,
-        }
+        wish = acquire_message(
+            job_type,
+            gpus=gpus,
+            memory_mib=memory_mib,
+            whole=whole,
+            policy=policy,
+            cpus=cpus,
+            ram_mib=ram_mib,
+            priority=priority,
+            label=label,
+        )
         asked_s = time.monotonic()
         while True:
             try:

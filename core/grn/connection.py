@@ -115,7 +115,7 @@ class Connection:
         while not self._ready:
             if deadline is not None:
                 left = deadline - time.monotonic()
-                if left <= 0 or not select.select([self._sock], [], [], left)[0]:
+                if left <= 0 or not self._readable(left):
                     return None
             try:
                 data = self._sock.recv(_CHUNK)
@@ -125,6 +125,15 @@ class Connection:
                 raise BrokerGone("the broker closed the connection")
             self._ready += [decode(body) for body in self._frames.feed(data)]
         return self._ready.pop(0)
+
+    def _readable(self, within_s: float) -> bool:
+        poll = select.poll()  # not select(): it fails for descriptors over 1023
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(within_s * 1000))
+
+    def detach(self) -> socket.socket:
+        """Give the socket away, right after the greeting: for who reads it in another way."""
+        return self._sock
 
     def close(self) -> None:
         """End the connection, also for forked copies of the descriptor. May be called again."""

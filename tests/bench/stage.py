@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from grn.client import Client
-from grn.settings import Settings, load
+from grn.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,22 +24,14 @@ _END_WITHIN_S = 10
 
 
 class Stage:
-    """A running server: where it listens, its process, and what its clients need."""
+    """A running server: where it listens, its process, and what leads clients and commands here."""
 
     def __init__(self, folder: str, process: subprocess.Popen[bytes]) -> None:
         self.folder = folder
         self.socket = socket_in(folder)
         self.process = process
-
-    @property
-    def settings(self) -> Settings:
-        """Settings that lead a client here."""
-        return load({"socket": self.socket, "state_dir": self.folder}, self.environ)
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """An environment that leads a command here."""
-        return environment_in(self.folder)
+        self.environ = environment_in(folder)
+        self.settings = load({"socket": self.socket, "state_dir": folder}, self.environ)
 
     def client(self) -> Client:
         """Connect."""
@@ -59,7 +51,6 @@ def environment_in(folder: str) -> dict[str, str]:
         **os.environ,
         "GRN_SOCKET": socket_in(folder),
         "GRN_STATE_DIR": folder,
-        "GRN_DEVICES": DEVICES,
         "XDG_CONFIG_HOME": folder,
     }
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.env import BrokerEnv
-    from tests.talker import Talker
 
     NewEnv = Callable[..., BrokerEnv]
 
@@ -136,7 +135,7 @@ def test_what_ended_is_free_at_once_though_it_was_measured(new_env: NewEnv):
     grant = talker.acquire("a", memory_mib=8000)
     job = env.job(talker, grant, "--memory=8000MiB")
     job.wait_holding()
-    assert talker.status()["devices"][0]["measured_mib"] == 8000
+    eventually(lambda: talker.status()["devices"][0]["measured_mib"] == 8000)
     request = talker.ask("b", memory_mib=8000)
     assert job.finish() == 0
     assert talker.release(grant)["draining"] is False
@@ -294,5 +293,3 @@ def test_leases_of_one_process_are_numbered_upwards(new_env: NewEnv):
         talker.release(grant)
     numbers = [int(lease.rpartition("-")[2]) for lease in seen]
     assert all(b > a for a, b in pairwise(numbers))
-
-

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import socket
 import struct
 import time
@@ -192,10 +194,9 @@ def test_who_does_not_read_is_dropped(new_env: NewEnv):
     waiting = [talker.ask("t", memory_mib="whole", label="x" * 60_000) for _ in range(10)]
     with raw(env) as deaf:
         hello(deaf)
-        with pytest.raises(ConnectionError):
-            for number in range(1000):
-                deaf.sendall(encode({"op": "status", "id": number}))
-                talker.call("profiles")
+        question = encode({"op": "status", "id": 1})
+        eventually(lambda: deaf.sendall(question) or env.log_lines("does not read"))
+        assert until_end(deaf)
     assert len(env.log_lines("does not read")) == 1
     assert (procs.rss_mib(env.pid) or 0) < 200
     talker.release(holder)
@@ -250,25 +251,23 @@ def _descriptors(env: BrokerEnv) -> int:
 
 
 def test_no_more_descriptors_is_survived(new_env: NewEnv):
-    """Out of descriptors the broker neither dies nor spins, and serves again when some are free."""
-    import resource
-
+    """A crowd that takes all descriptors keeps nobody from what he has, and costs no busy loop."""
     env = new_env()
     talker = env.talker()
-    resource.prlimit(env.pid, resource.RLIMIT_NOFILE, (40, 40))
+    resource.prlimit(env.pid, resource.RLIMIT_NOFILE, (48, 48))
     crowd = [raw(env) for _ in range(100)]
     eventually(lambda: env.log_lines("cannot-accept"))
-    assert talker.status()["schema"] == 1
+    for _ in range(20):
+        talker.release(talker.acquire("t", memory_mib=1))
+        assert talker.status()["schema"] == 1
     for sock in crowd:
         sock.close()
     assert env.talker().status()["schema"] == 1
-    assert len(env.log_lines("cannot-accept")) < 20
+    assert len(env.log_lines("cannot-accept")) < 50
 
 
 def test_a_stopped_broker_is_not_gone(new_env: NewEnv):
     """While the broker is suspended nobody takes its place, and it goes on where it was."""
-    import signal
-
     env = new_env()
     owner = env.talker()
     grant = owner.acquire("t", memory_mib="whole")

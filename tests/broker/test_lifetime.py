@@ -94,7 +94,7 @@ def test_a_grandchild_with_the_marker_keeps_the_lease(new_env: NewEnv):
     request = waiter.ask("b", memory_mib=8000)
     eventually(lambda: _with_lease_state(waiter.status(), "draining"))
     assert not waiter.decided([request])
-    assert waiter.status()["leases"][0]["left_over"] == [worker]
+    eventually(lambda: waiter.status()["leases"][0]["left_over"] == [worker])
     job.finish()
     assert waiter.granted(request, within_s=10)
 
@@ -111,6 +111,21 @@ def test_a_job_that_is_still_there_at_the_release_keeps_the_lease(new_env: NewEn
     assert not talker.decided([request])
     assert job.finish() == 0
     assert talker.granted(request, within_s=10)
+
+
+def test_a_release_of_what_just_ended(new_env: NewEnv):
+    """A lease that drains, given back again in the moment when it is free, is told as ended."""
+    env = new_env(sample_fast="60", sample_slow="60")
+    talker = env.talker()
+    grant = talker.acquire("t", memory_mib=4000, in_process=True)
+    job = env.job(talker, grant, "--memory=4000MiB", name_it=False)
+    job.wait_holding()
+    eventually(lambda: talker.status()["leases"][0]["measured_mib"] == 4000)
+    assert talker.release(grant)["draining"] is True
+    assert job.finish() == 0
+    again = talker.call("release", lease=grant["lease"], exit_code=0)
+    assert (again["op"], again["code"]) == ("refused", "lease")
+    assert talker.status()["leases"] == []
 
 
 def test_a_left_over_without_memory_keeps_nothing(new_env: NewEnv):
@@ -176,7 +191,7 @@ def test_a_release_twice_is_told(new_env: NewEnv):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run processes of two users")
 def test_a_live_process_of_another_user_is_not_dead(new_env: NewEnv):
     """No permission to signal the owner means that it lives: the lease is kept until it ends."""
-    with tempfile.TemporaryDirectory(prefix="grn-", dir="/tmp") as folder:  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="grn-", dir="/tmp") as folder:
         os.chown(folder, NOBODY, NOBODY)
         env = new_env(folder=folder, start=False)
         env.program = ["tests.as_user", str(NOBODY), "077", *env.program[1:]]

@@ -107,8 +107,12 @@ class MachineAgainstPromises(RuleBasedStateMachine):
 
     def _new_machine(self) -> Machine:
         return Machine(
-            self.devices, cpus=CPUS, ram_mib=RAM_MIB, profiles=self.profiles, token="t"
-        )  # fmt: skip
+            self.devices,
+            cpus=CPUS,
+            ram_mib=RAM_MIB,
+            profiles=self.profiles,
+            token="t",  # noqa: S106 - names leases, opens nothing
+        )
 
     # -- the model's arithmetic -----------------------------------------------------------------
 

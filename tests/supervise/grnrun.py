@@ -63,18 +63,20 @@ class GrnRun:
         def written() -> str:
             try:
                 with open(self.path(name), encoding="utf-8") as file:
-                    return file.read()
+                    text = file.read()
             except FileNotFoundError:
                 return ""
+            return text if text.endswith("\n") else ""
 
-        return eventually(lambda: written().endswith("\n") and written(), what=name).strip()
+        return eventually(written, what=name).strip()
 
     def end_strays(self) -> None:
         """Kill, until there is none, every process of the environment but its broker."""
         sign = f"GRN_TEST_ENV={self.env.marker}".encode()
 
         def none_left() -> bool:
-            strays = [pid for pid in _processes_with(sign) if pid != self.env.pid]
+            broker = self.env.broker.pid if self.env.broker is not None else 0
+            strays = [pid for pid in _processes_with(sign) if pid != broker]
             for pid in strays:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

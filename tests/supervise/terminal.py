@@ -90,7 +90,9 @@ class Terminal:
     def end(self) -> int:
         """Wait until the program has ended; return its status, negative for a signal."""
         result: list[int] = []
-        reader = threading.Thread(target=lambda: result.append(json.loads(self._reports.readline())))
+        reader = threading.Thread(
+            target=lambda: result.append(json.loads(self._reports.readline()))
+        )
         reader.daemon = True
         reader.start()
         reader.join(PATIENCE_S)

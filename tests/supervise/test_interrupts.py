@@ -119,9 +119,7 @@ def test_a_command_that_cleans_up_ends_as_it_chose(grn_run: GrnRun) -> None:
 
 def test_a_command_that_ignores_everything_is_killed(grn_run: GrnRun) -> None:
     """TERM, the grace, then KILL; what a shell sees is the signal that the user sent."""
-    script = (
-        "trap '' INT TERM; echo $$ >pids.new; mv pids.new pids; while :; do sleep 0.1; done"
-    )
+    script = "trap '' INT TERM; echo $$ >pids.new; mv pids.new pids; while :; do sleep 0.1; done"
     process = grn_run.start("-q", "--grace=0.5", "--", "sh", "-c", script)
     pids = pids_of(grn_run)
     begun = time.monotonic()
@@ -133,9 +131,7 @@ def test_a_command_that_ignores_everything_is_killed(grn_run: GrnRun) -> None:
 
 def test_a_second_signal_kills_at_once(grn_run: GrnRun) -> None:
     """Who asks twice does not wait for the grace."""
-    script = (
-        "trap '' INT TERM; echo $$ >pids.new; mv pids.new pids; while :; do sleep 0.1; done"
-    )
+    script = "trap '' INT TERM; echo $$ >pids.new; mv pids.new pids; while :; do sleep 0.1; done"
     process = grn_run.start("-q", "--grace=1h", "--", "sh", "-c", script)
     pids_of(grn_run)
     process.terminate()
@@ -248,11 +244,10 @@ def test_ctrl_z_suspends_the_command_with_us(grn_run: GrnRun) -> None:
     terminal = grn_run.in_terminal("-q", "--", "sh", "-c", PLAIN)
     pids = pids_of(grn_run)
     terminal.type(b"\x1a")
-    for pid in [terminal.pid, *pids]:
-        eventually(lambda pid=pid: _state(pid) == "T", what=f"process {pid} is stopped")
+    both = [terminal.pid, *pids]
+    eventually(lambda: [_state(pid) for pid in both] == ["T", "T"], what="both are stopped")
     os.killpg(terminal.pid, signal.SIGCONT)
-    for pid in [terminal.pid, *pids]:
-        eventually(lambda pid=pid: _state(pid) == "S", what=f"process {pid} goes on")
+    eventually(lambda: [_state(pid) for pid in both] == ["S", "S"], what="both go on")
     terminal.type(b"\x03")
     assert terminal.end() == -signal.SIGINT
 

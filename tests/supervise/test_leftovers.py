@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -84,8 +85,10 @@ def test_of_several_each_is_done_when_its_own_are(grn_run: GrnRun, leftovers: st
 
 def test_device_memory_of_a_leftover_keeps_the_lease(grn_run: GrnRun) -> None:
     """What lives on with device memory holds its share until it ends."""
-    job = "python3 -m grn.testing.job --memory=1000 --until-file=go --hold-file=holds"
-    line = f"(setsid {job} &) >/dev/null 2>&1; while ! test -e holds; do sleep 0.05; done; sleep 0.5"
+    job = f"{sys.executable} -m grn.testing.job --memory=1000 --until-file=go --hold-file=holds"
+    line = (
+        f"(setsid {job} &) >/dev/null 2>&1; while ! test -e holds; do sleep 0.05; done; sleep 0.5"
+    )
     assert grn_run("-q", "--memory=2000", line).returncode == 0
     assert [lease["state"] for lease in grn_run.env.status()["leases"]] == ["draining"]
     with open(grn_run.path("go"), "w", encoding="ascii"):

@@ -12,23 +12,23 @@ from grn import procs
 from tests.env import PATIENCE_S, eventually, wait_gone
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator
 
     from tests.supervise.grnrun import GrnRun
 
 
 @pytest.fixture
-def full(grn_run: GrnRun) -> Iterator[subprocess.Popen[bytes]]:
+def _full(grn_run: GrnRun) -> Iterator[None]:
     """Hold both devices until the test ends."""
     holder = grn_run.start("-q", "--gpus=2", "--memory=whole", "--", "sleep", "120")
     eventually(lambda: grn_run.env.status()["leases"], what="the holder's lease")
-    yield holder
+    yield
     holder.kill()
     holder.wait(PATIENCE_S)
 
 
-def test_a_request_is_given_up_in_time(grn_run: GrnRun, full: object) -> None:
+@pytest.mark.usefixtures("_full")
+def test_a_request_is_given_up_in_time(grn_run: GrnRun) -> None:
     """Not granted within --wait: 75, one line with the reason, and nothing was started."""
     done = grn_run("--wait=0.3", "--", "touch", "started")
     assert done.returncode == 75
@@ -42,7 +42,8 @@ def test_a_wait_of_zero_takes_what_is_free_now(grn_run: GrnRun) -> None:
     assert grn_run("-q", "--wait=0", "--", "true").returncode == 0
 
 
-def test_a_wait_of_zero_fails_at_once(grn_run: GrnRun, full: object) -> None:
+@pytest.mark.usefixtures("_full")
+def test_a_wait_of_zero_fails_at_once(grn_run: GrnRun) -> None:
     """Zero does not wait when there is no room."""
     assert grn_run("-q", "--wait=0", "--", "true").returncode == 75
 
@@ -56,7 +57,8 @@ def test_of_several_only_those_that_wait_too_long_fail(grn_run: GrnRun) -> None:
     assert "75 not granted within 0.5 s" in rows[2]
 
 
-def test_a_waiting_command_says_why_after_two_seconds(grn_run: GrnRun, full: object) -> None:
+@pytest.mark.usefixtures("_full")
+def test_a_waiting_command_says_why_after_two_seconds(grn_run: GrnRun) -> None:
     """One line with the broker's reason, and none with --quiet."""
     loud = grn_run.start("--wait=3", "--", "true")
     quiet = grn_run.start("-q", "--wait=3", "--", "true")
@@ -126,5 +128,3 @@ def test_a_wrapper_that_keeps_signals_to_itself_is_no_hiding_place(grn_run: GrnR
     assert time.monotonic() - begun < 10
     assert (process.returncode, out) == (-signal.SIGTERM, b"")
     wait_gone(child, 0.5)
-
-

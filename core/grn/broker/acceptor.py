@@ -3,13 +3,16 @@
 Why not asyncio's own server: when `accept` fails for want of descriptors, asyncio (3.11, 3.12) goes
 on for the length of the backlog and logs a traceback each time, hundreds of them a second, until
 some descriptor is free. Here it is one line and a pause; who waits in the kernel's queue is served
-afterwards.
+afterwards. A few descriptors are kept back, so that a crowd of connections does not keep the broker
+from looking at processes for the clients that it has.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import os
+import resource
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +24,9 @@ __all__ = ["Acceptor"]
 
 _AT_ONCE = 64
 """Connections taken in before those that are there get their turn."""
+
+_KEPT_BACK = 16
+"""Descriptors for pidfds, /proc and the journal."""
 
 _PAUSE_S = 0.5
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -51,6 +57,7 @@ class Acceptor:
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
             try:
+                self._keep_some_back()
                 sock, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
@@ -64,6 +71,13 @@ class Acceptor:
             task = self._loop.create_task(beginning)
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
+
+    def _keep_some_back(self) -> None:
+        lowest_free = os.dup(self._listener.fileno())
+        os.close(lowest_free)
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit != resource.RLIM_INFINITY and lowest_free + _KEPT_BACK >= limit:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     def _wait_for_descriptors(self, error: OSError) -> None:
         log.error("cannot-accept reason=%r: trying again in %g s", error.strerror, _PAUSE_S)

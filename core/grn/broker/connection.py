@@ -258,8 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         known = [lease for lease in wanted if type(lease) is str and lease in held]
         mine = [lease for lease in known if held[lease].request.owner == owner]
         self.leases.update(mine)
-        claimed = frozenset(mine)
-        self._core.step(ev.Returned(self._core.now(), owner, self._session, claimed))
+        self._core.returned(owner, self._session, frozenset(mine))
         self.reply({"op": "adopted", "id": message.get("id"), "leases": mine})
 
     def _status(self, message: dict[str, Any]) -> None:

@@ -226,6 +226,21 @@ class BrokerCore:
             self._watch_main(lease)
         self.settle()
 
+    def returned(self, owner: Owner, session: str, claimed: frozenset[str]) -> None:
+        """A client of our predecessor says what it holds: look at what it does not claim."""
+        self.sampler.look()
+        mains = {x.id: x.main for x in self.machine.leases.values() if x.request.owner == owner}
+        alive = frozenset(
+            lease_id
+            for lease_id, main in mains.items()
+            if main is not None and procs.is_alive(main.pid, main.start)
+        )
+        self.step(ev.Returned(self.now(), owner, session, claimed, alive))
+        for lease_id in alive - claimed:
+            lease = self.machine.leases.get(lease_id)
+            if lease is not None and lease.request.session == session:
+                self._watch_main(lease)
+
     def _watch_main(self, lease: Lease) -> None:
         main = lease.main
         if main is not None and main != lease.request.owner:
@@ -243,13 +258,16 @@ class BrokerCore:
         self.ticket += 1
         self.releases[self.ticket] = (connection, request_id)
         self.sampler.refresh(lease_id)
-        lease = self.machine.leases[lease_id]
-        main = lease.main
-        alive = main is not None and (
-            main is lease.request.owner  # who is speaking
-            or procs.is_alive(main.pid, main.start)
-        )
+        alive = self._main_lives(lease_id)
         self.step(ev.Released(self.now(), lease_id, end, self.ticket, main_alive=alive))
+
+    def _main_lives(self, lease_id: str) -> bool:
+        lease = self.machine.leases.get(lease_id)
+        if lease is None or lease.main is None:
+            return False  # no lease: it drained, and the look just now found it free
+        main = lease.main
+        # The owner itself is who is speaking.
+        return main is lease.request.owner or procs.is_alive(main.pid, main.start)
 
     # -- taking over ----------------------------------------------------------------------------
 

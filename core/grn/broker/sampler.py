@@ -45,7 +45,8 @@ class Sampler:
 
     def notice(self, lease: Lease) -> None:
         """Look soon enough for a lease that is new, or has begun to drain."""
-        self._look_within(self._fast_s if self._needs_fast(lease) else self._slow_s)
+        if self._timer is None or self._timer.when() > self._core.loop.time() + self._fast_s:
+            self._look_within(self._fast_s if self._needs_fast(lease) else self._slow_s)
 
     def batch_ended(self) -> None:
         """See that somebody looks as long as it matters."""

@@ -68,15 +68,18 @@ class Progress(ManyJobs):
         self._loop.later(_PAUSE_S, self._refresh)
 
     def _render(self) -> bytes:
-        if self._console is None:
-            from rich.console import Console  # noqa: PLC0415 - see above
-
-            plain = bool(os.environ.get("NO_COLOR"))
-            self._console = Console(file=io.StringIO(), force_terminal=True, no_color=plain)
+        console = self._console or self._open_console()
         columns = max(_FEWEST_COLUMNS, os.get_terminal_size(2).columns - 1)
-        with self._console.capture() as capture:
-            self._console.print(self._line(), end="", width=columns, no_wrap=True, crop=True)
+        with console.capture() as capture:
+            console.print(self._line(), end="", width=columns, no_wrap=True, crop=True)
         return capture.get().encode("utf-8", "backslashreplace")
+
+    def _open_console(self) -> Console:
+        from rich.console import Console  # noqa: PLC0415 - see above
+
+        plain = bool(os.environ.get("NO_COLOR"))
+        self._console = Console(file=io.StringIO(), force_terminal=True, no_color=plain)
+        return self._console
 
     def _line(self) -> Text:
         from rich.text import Text  # noqa: PLC0415 - see above

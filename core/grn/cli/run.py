@@ -142,9 +142,7 @@ def _mode(options: RunOptions) -> str:
     return WATCH_ERRORS if options.retries_on_oom else INHERIT
 
 
-def _reporter(
-    options: RunOptions, outputs: Outputs, loop: Loop, jobs: Sequence[Job]
-) -> Reporter:
+def _reporter(options: RunOptions, outputs: Outputs, loop: Loop, jobs: Sequence[Job]) -> Reporter:
     if options.single:
         return OneJob(outputs, quiet=options.quiet)
     if not options.quiet and os.isatty(_STDERR) and os.environ.get("TERM", "dumb") != "dumb":

@@ -206,7 +206,9 @@ def _text(what: str) -> Callable[[str], str]:
 
 
 _OPTIONS = (
-    _Option("--memory", "SIZE", "device memory, such as 4GiB, or `whole`; default: learnt", _memory),
+    _Option(
+        "--memory", "SIZE", "device memory, such as 4GiB, or `whole`; default: learnt", _memory
+    ),
     _Option("--gpus", "N", "devices (default 1); 0 hides them; `none` asks for none", _gpus),
     _Option("--policy", "P", "spread or pack", _one_of("--policy", "spread", "pack")),
     _Option("--type", "NAME", "learn memory under this name", _text("--type")),
@@ -221,7 +223,9 @@ _OPTIONS = (
     _Option("--cpus", "N", "CPUs to book", _cpus),
     _Option("--ram", "SIZE", "main memory to book", _ram),
     _Option("--env", "NAME=VALUE", "set a variable for the command (repeatable)", _assignment),
-    _Option("--wait", "TIME", "give up after so long without a share: status 75", _duration("--wait")),
+    _Option(
+        "--wait", "TIME", "give up after so long without a share: status 75", _duration("--wait")
+    ),
     _Option(
         "--time-limit",
         "TIME",
@@ -248,7 +252,9 @@ _OPTIONS = (
         _one_of("--if-unavailable", "run", "fail"),
     ),
     _Option("--label", "TEXT", "name of the job in `grn status` (one command)", _text("--label")),
-    _Option("--log-dir", "DIR", "keep each command's output in DIR/<number>.log", _text("--log-dir")),
+    _Option(
+        "--log-dir", "DIR", "keep each command's output in DIR/<number>.log", _text("--log-dir")
+    ),
     _Option("--file", "FILE", "one command a line, # for comments; - is standard input"),
     _Option("--json", "", "a JSON object on stdout at the end; commands' output goes to stderr"),
     _Option("--status-fd", "N", "write that JSON object to descriptor N", _count("--status-fd")),

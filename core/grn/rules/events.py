@@ -92,12 +92,17 @@ class MainGone:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A client is back after its broker's death. What it does not claim it never heard of."""
+    """A client is back after its broker's death.
+
+    What it does not claim it never heard of, or has ended meanwhile. `alive`: those of its leases
+    whose main process lives.
+    """
 
     now: float
     owner: Owner
     session: str
     claimed: frozenset[str]
+    alive: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,15 +297,18 @@ class Machine:
         return []
 
     def _returned(self, event: ev.Returned) -> list[ev.Effect]:
-        """Free what was granted to a client that never heard of it: its broker died in between."""
+        """End what a client does not claim, as its release would: the word of it was lost."""
         effects: list[ev.Effect] = []
         for lease in list(self.leases.values()):
             request = lease.request
             theirs = request.owner == event.owner and request.session == event.session
-            unheard = theirs and bool(event.session) and lease.id not in event.claimed
-            if unheard and lease.main is None and lease.state is not LeaseState.DRAINING:
-                effects.append(ev.Said("info", f"unclaimed lease={lease.id}"))
-                effects += self._end(lease)
+            unclaimed = theirs and bool(event.session) and lease.id not in event.claimed
+            if not unclaimed or lease.state is LeaseState.DRAINING:
+                continue
+            effects.append(ev.Said("info", f"unclaimed lease={lease.id}"))
+            lives = lease.id in event.alive and lease.main != request.owner
+            keeps = lives or self._holds_memory(lease)
+            effects += self._drain(lease, event.now) if keeps else self._end(lease)
         return effects
 
     def _holds_memory(self, lease: Lease) -> bool:

@@ -55,11 +55,12 @@ class Device:
     reserve_mib: int = 0
     headroom_mib: int = 0
     one_process: bool = False
+    capacity_mib: int = field(init=False)
+    """MiB that may be handed out when nobody else uses the device."""
 
-    @property
-    def capacity_mib(self) -> int:
-        """MiB that may be handed out when nobody else uses the device."""
-        return max(0, self.total_mib - self.reserve_mib - self.headroom_mib)
+    def __post_init__(self) -> None:
+        capacity = max(0, self.total_mib - self.reserve_mib - self.headroom_mib)
+        object.__setattr__(self, "capacity_mib", capacity)
 
 
 @dataclass(frozen=True, slots=True)

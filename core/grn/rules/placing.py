@@ -75,6 +75,7 @@ class Placer:
     ) -> None:
         self._note = f" ({note})" if note else ""
         self._ledger = ledger
+        self._smallest_mib = min((book.device.capacity_mib for book in ledger.books), default=0)
         self._profiles = profiles
         self._leases = leases
 
@@ -96,6 +97,9 @@ class Placer:
         books = self._ledger.books
         if not books:
             return f"{_devices(count)} asked, this broker manages none{self._note}"
+        wish = request.memory_mib
+        if request.allowed is None and count <= len(books) and (wish or 0) <= self._smallest_mib:
+            return None  # as nearly always
         allowed = [book for book in books if self._allowed(book, request)]
         if len(allowed) < count and len(allowed) < len(books):
             return (
@@ -104,7 +108,6 @@ class Placer:
             )
         if len(allowed) < count:
             return f"{_devices(count)} asked, this broker manages {len(books)}{self._note}"
-        wish = request.memory_mib
         if wish is None:
             return None
         largest = max(book.device.capacity_mib for book in allowed)
@@ -124,11 +127,11 @@ class Placer:
         """Return what the request takes on a device of this model."""
         if request.whole:
             return Need(None, alone=True, probe=False)
-        learnt = self._profiles.estimate_mib(request.type, model, factor=OTHER_MODEL_FACTOR)
         if request.memory_mib is not None:
             # A declared size below a peak that was seen would take its neighbours' memory.
             seen = self._profiles.peak_mib(request.type, model) or 0
             return Need(max(request.memory_mib, seen), alone=False, probe=False)
+        learnt = self._profiles.estimate_mib(request.type, model, factor=OTHER_MODEL_FACTOR)
         if learnt is None:
             return self._unknown(request.type)
         if self._profiles.ooms(request.type, model) >= ALONE_AFTER_OOMS:
@@ -232,6 +235,8 @@ class Placer:
         )
 
     def _pools_wait(self, request: Request, head: Reservation | None) -> Waits | None:
+        if not request.cpus and not request.ram_mib:
+            return None
         kept = {"CPUs": head.cpus if head else 0, "MiB of RAM": head.ram_mib if head else 0}
         wishes = ((self._ledger.cpus, request.cpus), (self._ledger.ram, request.ram_mib))
         for pool, wish in wishes:

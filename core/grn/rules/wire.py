@@ -39,9 +39,13 @@ def encode(message: Mapping[str, Any]) -> bytes:
     """Turn a message into one frame.
 
     Raises:
-        ProtocolError: if the message is larger than a frame may be.
+        ProtocolError: if the message is larger than a frame may be, or holds what no frame can:
+            a number beyond 64 bits, half of a surrogate pair.
     """
-    body: bytes = _pack(message)
+    try:
+        body: bytes = _pack(message)
+    except (ValueError, OverflowError) as error:
+        raise ProtocolError(f"not fit for a frame: {error}") from error
     if len(body) > MAX_FRAME:
         raise ProtocolError(f"a message of {len(body)} bytes, the limit is {MAX_FRAME}")
     return _LENGTH.pack(len(body)) + body
@@ -58,7 +62,11 @@ def decode(body: bytes) -> dict[str, Any]:
         _walk(body)
     try:
         message = _unpack(
-            body, unicode_errors="surrogateescape", strict_map_key=True, max_ext_len=0
+            body,
+            unicode_errors="surrogateescape",
+            strict_map_key=True,
+            max_ext_len=0,
+            ext_hook=_no_extension,
         )
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise ProtocolError(f"not a msgpack map: {error}") from error
@@ -67,6 +75,11 @@ def decode(body: bytes) -> dict[str, Any]:
     if heads > MAX_DEPTH:
         _check_depth(message, MAX_DEPTH)
     return message
+
+
+def _no_extension(code: int, data: bytes) -> None:
+    """Refuse an extension type; the limit of their length lets empty ones through."""
+    raise ProtocolError(f"extension type {code} of {len(data)} bytes")
 
 
 def _heads(body: bytes) -> int:
@@ -97,9 +110,9 @@ def _too_deep() -> ProtocolError:
 
 def _walk(body: bytes) -> None:
     unpacker = msgpack.Unpacker(max_buffer_size=MAX_FRAME)
-    unpacker.feed(body)
     open_items: list[int] = [1]
     try:
+        unpacker.feed(body)
         while open_items:
             if open_items[-1] == 0:
                 open_items.pop()

@@ -10,7 +10,7 @@ LEAVING: the main process has ended, what it left behind is being waited for or 
 
 from __future__ import annotations
 
-from grn.rules import outcome
+from grn.rules.outcome import CANCELLED, FAILED, OK, OOM, OOM_SUSPECTED, describe_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Job:
             raise AssertionError(f"job {self.number}: {self.state} -> {state}")
         self.state = state
 
-    def fail(self, status: int, problem: str, result: str = outcome.FAILED) -> None:
+    def fail(self, status: int, problem: str, result: str = FAILED) -> None:
         """End the job by our own doing, with a status that is ours and not the command's."""
         self.own_status = status
         self.problem = problem
@@ -196,17 +196,17 @@ class Job:
             return f"{self.status} {self.problem}"
         if self.timed_out:
             return f"{TIME_LIMIT_STATUS} time limit reached"
-        if self.outcome == outcome.OK:
+        if self.outcome == OK:
             return "ok"
-        end = outcome.describe_end(self.exit_code, self.signal)
-        if self.outcome in {outcome.OOM, outcome.OOM_SUSPECTED}:
+        end = describe_end(self.exit_code, self.signal)
+        if self.outcome in {OOM, OOM_SUSPECTED}:
             return f"{self.outcome} ({end})"
         return end if self.signal is None else f"{self.status} {end}"
 
     @property
     def never_started_by_choice(self) -> bool:
         """Whether the run was stopped before the job's turn."""
-        return not self.tries and self.outcome == outcome.CANCELLED and not self.overdue
+        return not self.tries and self.outcome == CANCELLED and not self.overdue
 
     def failed(self) -> bool:
         """Tell whether the command ended badly by itself."""

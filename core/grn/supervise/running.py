@@ -111,7 +111,9 @@ class Running:
         owner = job.owner
         if owner is None or owner not in self._jobs:
             return
-        if job.state == RUNNING:  # else it has ended by itself, and only leftovers are to be stopped
+        if (
+            job.state == RUNNING
+        ):  # else it has ended by itself, and only leftovers are to be stopped
             job.stopped = True
         self._stopper.begin(
             owner,

@@ -151,7 +151,10 @@ class Stopper:
 
     @staticmethod
     def _terminate(stop: _Stop, processes: dict[int, int]) -> None:
-        fresh = dict(processes.items() - stop.terminated)
+        # Parents come first: a shell whose command dies before its own TERM would run the next one.
+        fresh = {
+            pid: start for pid, start in processes.items() if (pid, start) not in stop.terminated
+        }
         stop.terminated |= fresh.items()
         _signal_all(fresh, signal.SIGTERM)
         _signal_all(fresh, signal.SIGCONT)

@@ -54,7 +54,7 @@ class Census:
     def take(
         self, owners: Sequence[Owner], *, heir: Owner | None, everywhere: bool
     ) -> dict[Owner, dict[int, int]]:
-        """Return, for each owner, its living processes with their start times.
+        """Return, for each owner, its living processes with their start times, parents first.
 
         `everywhere` also looks for marked processes that are not below us: one scan of all.
         """

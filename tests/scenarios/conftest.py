@@ -1,0 +1,59 @@
+"""What the scenes share: `grn run` in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.env import PATIENCE_S
+from tests.supervise.grnrun import GrnRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from tests.env import BrokerEnv
+
+
+@pytest.fixture
+def new_run(new_env: Callable[..., BrokerEnv], tmp_path: Path) -> Iterator[Callable[..., GrnRun]]:
+    """Return a function that makes a `GrnRun` with devices of its own.
+
+    With `on_demand=True` no broker runs until a client starts one; `broker_environ` is what only
+    the broker finds in its environment; other keywords are settings.
+    """
+    made: list[tuple[GrnRun, bool]] = []
+
+    def make(
+        devices: str = "sim:1x10000MiB",
+        *,
+        on_demand: bool = False,
+        broker_environ: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> GrnRun:
+        env = new_env(devices, start=False, **{"sample_fast": 0.05, **settings})
+        if on_demand:
+            env.log_path = f"{env.socket}.log"
+        else:
+            env.start(env={**env.environ, **(broker_environ or {})})
+        folder = tmp_path / f"work{len(made)}"
+        os.mkdir(folder)
+        run = GrnRun(env, folder)
+        made.append((run, on_demand))
+        return run
+
+    yield make
+    for run, on_demand in made:
+        run.close()
+        if on_demand:
+            subprocess.run(
+                [sys.executable, "-m", "grn", "broker", "stop"],
+                env=run.env.environ,
+                check=False,
+                capture_output=True,
+                timeout=PATIENCE_S,
+            )
