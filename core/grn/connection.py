@@ -200,7 +200,7 @@ def _manages(connection: Connection, wanted: str | None) -> bool:
         return True
     from grn.devices import canonical_spec  # noqa: PLC0415 - the texts are mostly equal
 
-    return canonical_spec(wanted) == managed
+    return bool(canonical_spec(wanted) == managed)
 
 
 def _send_away(connection: Connection, wanted: str | None) -> None:

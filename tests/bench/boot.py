@@ -58,9 +58,7 @@ def _job(delay_s: float) -> list[str]:
 def _booked(delay_s: float, broker: stage.Stage) -> list[dict[str, Any]]:
     """Run all jobs at once, nothing declared; return what became of each."""
     words = [*stage.grn_command(), "run", "--json"]
-    started = [
-        _start([*words, "--", *_job(delay_s)], broker.environ) for _ in range(_JOBS)
-    ]
+    started = [_start([*words, "--", *_job(delay_s)], broker.environ) for _ in range(_JOBS)]
     said = [process.communicate()[0] for process in started]
     return [json.loads(text)["jobs"][0] for text in said]
 

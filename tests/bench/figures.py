@@ -77,7 +77,9 @@ def as_table(figures: Sequence[Figure]) -> str:
         rows.append((figure.measure, figure.what, value, limit, figure.verdict, beside))
     widths = [min(_WIDEST, max(len(row[i]) for row in rows)) for i in range(len(rows[0]) - 1)]
     lines = [
-        "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        "  ".join(
+            [*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]
+        ).rstrip()
         for row in rows
     ]
     lines.insert(1, "  ".join("-" * width for width in [*widths, len("beside")]))

@@ -37,8 +37,8 @@ class Talk(Protocol):
     def ask(self) -> bytes:
         """Return the next request."""
 
-    def hear(self, message: dict[str, Any]) -> bool:
-        """Take an answer in; tell whether it ends a request."""
+    def hear(self, message: dict[str, Any]) -> None:
+        """Take an answer in: each ends a request."""
 
 
 class _FloorTalk:
@@ -51,8 +51,8 @@ class _FloorTalk:
     def ask(self) -> bytes:
         return self._lease
 
-    def hear(self, message: dict[str, Any]) -> bool:
-        return message["op"] == "granted"
+    def hear(self, message: dict[str, Any]) -> None:
+        assert message["op"] == "granted"
 
 
 class _BrokerTalk:
@@ -69,14 +69,13 @@ class _BrokerTalk:
             return self._acquire
         return encode({"op": "release", "id": 2, "lease": self._lease, "exit_code": 0})
 
-    def hear(self, message: dict[str, Any]) -> bool:
+    def hear(self, message: dict[str, Any]) -> None:
         if message["op"] == "granted":
             self._lease = message["lease"]
         elif message["op"] == "released":
             self._lease = None
         else:
             raise RuntimeError(f"unexpected answer: {message}")
-        return True
 
 
 class _Client:
@@ -119,8 +118,7 @@ class Crowd:
             for key, _ in self._selector.select():
                 client = key.data
                 for message in client.splitter.feed(client.socket.recv(65536)):
-                    if not client.talk.hear(message):
-                        continue
+                    client.talk.hear(message)
                     now = time.perf_counter()
                     self.waits.append(now - client.asked_s)
                     answered += 1

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
-def _write_nothing(journal: Journal, records: Iterable[Mapping[str, Any]]) -> None:
-    del journal, records
+def _write_nothing(self: Journal, records: Iterable[Mapping[str, Any]]) -> None:
+    del self, records
 
 
 if __name__ == "__main__":

@@ -216,10 +216,13 @@ def test_memory_on_a_device_that_was_not_leased_is_no_room() -> None:
     stray = stage.ask("stray", allowed=frozenset({"GPU-0001"}))
     stage.hold(stray, 3000, index=0)
     assert (stage.free(0), stage.free(1)) == (5192, 5192)
-    assert stage.ask(memory_mib=6000).waits
+    large = stage.ask(memory_mib=6000)
+    assert large.waits
+    stage.cancel(large)
+    assert stage.ask(memory_mib=5000).runs
     stage.finish(stray)
     assert stage.estimate("stray") == 3000
-    assert stage.free(0) == 8192 - 0 if stage.free(1) != 8192 else True
+    assert stage.free(0) + stage.free(1) == 2 * 8192 - 5000
 
 
 def test_exclusive_devices_are_not_shared() -> None:
@@ -899,6 +902,41 @@ def test_a_new_broker_gives_no_lease_an_old_name() -> None:
     job = other.ask(memory_mib=10)
     assert job.lease is not None
     assert job.lease.id == "t-4"
+
+
+def _returns(stage: Stage, job: Job, *, claimed: set[str], alive: set[str]) -> None:
+    event = ev.Returned(
+        stage.now, job.request.owner, "s", frozenset(claimed), frozenset(alive)
+    )  # fmt: skip
+    stage.step(event)
+    stage.settle()
+
+
+def test_what_a_client_does_not_claim_ends() -> None:
+    """A client that comes back without a lease has ended it, or never heard of it."""
+    stage = Stage(8000)
+    job = stage.ask(memory_mib=1000, session="s")
+    stage.run_until(0)
+    _returns(stage, job, claimed={"t-1"}, alive={"t-1"})
+    assert stage.machine.leases
+    _returns(stage, job, claimed=set(), alive=set())
+    assert not stage.machine.leases
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["job lives", "job died"])
+def test_an_unclaimed_lease_with_memory_drains_until_that_is_gone(*, alive: bool) -> None:
+    """What is not claimed stays while its process lives or its memory is held, not longer."""
+    stage = Stage(8000)
+    job = stage.ask(memory_mib=1000, session="s")
+    stage.run_until(0)
+    stage.hold(job, 500)
+    _returns(stage, job, claimed=set(), alive={"t-1"} if alive else set())
+    assert stage.free() == 7000
+    job.held.clear()
+    stage.look()
+    assert bool(stage.machine.leases) == alive
+    stage.step(ev.MainGone(stage.now, "t-1"))
+    assert not stage.machine.leases
 
 
 def test_a_restored_lease_keeps_others_out() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.env import PATIENCE_S
+from grn.client import Client
+from tests.env import wait_gone
+from tests.scenarios.ondemand import broker_pid
 from tests.supervise.grnrun import GrnRun
 
 if TYPE_CHECKING:
@@ -49,11 +49,8 @@ def new_run(new_env: Callable[..., BrokerEnv], tmp_path: Path) -> Iterator[Calla
     yield make
     for run, on_demand in made:
         run.close()
-        if on_demand:
-            subprocess.run(
-                [sys.executable, "-m", "grn", "broker", "stop"],
-                env=run.env.environ,
-                check=False,
-                capture_output=True,
-                timeout=PATIENCE_S,
-            )
+        pid = broker_pid(run) if on_demand else None
+        if pid is not None:
+            with Client(run.env.settings) as client:
+                client.stop()
+            wait_gone(pid)

@@ -127,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
             self._out.append(encode(message))
         except ProtocolError as error:
             self._out.append(encode(error_reply(message.get("id"), error.code, str(error))))
-        self._core.unflushed.add(self)
+        self._core.unflushed[self] = None
 
     def flush(self) -> None:
         """Send what is queued; a client that does not read is dropped."""

@@ -80,7 +80,7 @@ class BrokerCore:
         """Ticket -> who asked, under which request id, and since when."""
         self.releases: dict[int, tuple[Connection, object]] = {}
         self.connections: set[Connection] = set()
-        self.unflushed: set[Connection] = set()
+        self.unflushed: dict[Connection, None] = {}
         self.warnings: list[str] = []
         self._journal = journal
         self._managed: dict[str, object] = {"ev": "devices", "spec": backend.spec, "mask": mask}
@@ -121,7 +121,8 @@ class BrokerCore:
         if self._effects:
             self._carry_out()
         if self.unflushed:
-            for connection in self.unflushed:
+            # The last first: who was granted what another one gave back, then that other one.
+            for connection in reversed(self.unflushed):
                 connection.flush()
             self.unflushed.clear()
         self.sampler.batch_ended()
@@ -201,7 +202,7 @@ class BrokerCore:
     def disconnected(self, connection: Connection) -> None:
         """A client's connection ended: withdraw what waits, and see whether its process lives."""
         self.connections.discard(connection)
-        self.unflushed.discard(connection)
+        self.unflushed.pop(connection, None)
         for ticket in list(connection.tickets.values()):
             self.step(ev.Cancelled(self.now(), ticket))
             self.asked.pop(ticket, None)
@@ -309,9 +310,8 @@ class BrokerCore:
     def _try_to_heal(self) -> None:
         """Write the state whole; when that works, the journal is sound again."""
         self._heal_timer = None
-        if self._compact():
+        if self._compact() and self._profiles_written() is None:
             self.step(ev.DiskHealed(self.now()))
-            self.keep_profiles()
         else:
             self._heal_timer = self.loop.call_later(_HEAL_EVERY_S, self._try_to_heal)
         self.settle()
@@ -334,21 +334,26 @@ class BrokerCore:
             self._keep_timer = self.loop.call_later(_KEEP_PROFILES_AFTER_S, self.keep_profiles)
 
     def keep_profiles(self) -> None:
-        """Write changed profiles to their store."""
+        """Write changed profiles to their store; if that fails, grant nothing new until it works."""
         self._keep_timer = None
+        error = self._profiles_written()
+        if error is not None:
+            self.step(ev.DiskFailed(self.now(), (), str(error)))
+            if self._heal_timer is None:
+                self._heal_timer = self.loop.call_later(_HEAL_EVERY_S, self._try_to_heal)
+            self.settle()
+
+    def _profiles_written(self) -> JournalError | None:
         if not self._unkept:
-            return
+            return None
         book = self.machine.profiles
         found = {key: book.find(*key) for key in self._unkept}
         try:
             self._store.put_many({key: to_record(p) for key, p in found.items() if p is not None})
         except JournalError as error:
-            self.step(ev.DiskFailed(self.now(), (), str(error)))
-            if self._heal_timer is None:
-                self._heal_timer = self.loop.call_later(_HEAL_EVERY_S, self._try_to_heal)
-            self.settle()
-            return
+            return error
         self._unkept.clear()
+        return None
 
     def edit_profiles(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         """List, set or forget profiles, as a client asks."""

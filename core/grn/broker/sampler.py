@@ -94,19 +94,19 @@ class Sampler:
     # -- looking --------------------------------------------------------------------------------
 
     def refresh(self, ending: str | None = None) -> None:
-        """Look now, unless nothing changed since the last look; one check a moment will do.
+        """Look now, unless nothing changed since the last look.
 
-        Memory of the `ending` lease may have gone with its processes, which changes no record.
+        For what waits, one check a moment will do. Not for an `ending` lease: what it holds now
+        must not be given away, and its memory may have gone with its processes, which changes no
+        record.
         """
-        if self._changed() or (ending and self._held(ending)):
-            self.look()
-
-    def _changed(self) -> bool:
-        now = self._core.now()
-        if now - self._checked_s < _A_MOMENT_S:
-            return False
-        self._checked_s = now
-        return not self._core.backend.unchanged_since_last_read()
+        if ending is not None:
+            if self._held(ending) or not self._core.backend.unchanged_since_last_read():
+                self.look()
+        elif self._core.now() - self._checked_s >= _A_MOMENT_S:
+            self._checked_s = self._core.now()
+            if not self._core.backend.unchanged_since_last_read():
+                self.look()
 
     def _held(self, lease_id: str) -> bool:
         machine = self._core.machine

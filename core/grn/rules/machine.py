@@ -307,6 +307,8 @@ class Machine:
                 continue
             effects.append(ev.Said("info", f"unclaimed lease={lease.id}"))
             lives = lease.id in event.alive and lease.main != request.owner
+            if lease.id not in event.alive:
+                lease.main = None
             keeps = lives or self._holds_memory(lease)
             effects += self._drain(lease, event.now) if keeps else self._end(lease)
         return effects

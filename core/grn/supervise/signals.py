@@ -4,6 +4,10 @@ Design note. A handler cannot tell a Ctrl-C (which the terminal sent to our chil
 `kill` (which only we got); `siginfo` can. So the signals that end or steer a job are blocked and
 come through a signalfd. What was ignored or blocked when we started is left alone: `nohup` and
 shell scripts rely on it. SIGTSTP, SIGCONT and the rest of job control keep their default action.
+
+What Python changes at its own start (it ignores SIGPIPE and SIGXFSZ, and handles SIGINT) is set
+back to the default and blocked instead: for us a failed write is still an error, and a child has
+nothing to undo between fork and exec but the mask.
 """
 
 from __future__ import annotations
@@ -29,7 +33,6 @@ _STEERING = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-# Python ignores these for itself at start; a child gets back what programs expect.
 _CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 _INFO = struct.Struct("@IiiII")  # ssi_signo, ssi_errno, ssi_code, ssi_pid, ssi_uid
@@ -49,16 +52,18 @@ class Arrival:
 
 
 class Signals:
-    """Takes the steering signals and SIGCHLD over until `give_back()`."""
+    """Takes the steering signals and SIGCHLD over, for the rest of this process's life."""
 
     def __init__(self) -> None:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         ignored = {number for number in _STEERING if signal.getsignal(number) == signal.SIG_IGN}
         self.taken = {signal.SIGCHLD, *_STEERING} - ignored - (blocked - {signal.SIGCHLD})
         self._mask_before = blocked
+        signal.pthread_sigmask(signal.SIG_BLOCK, {*self.taken, *_CHANGED_BY_PYTHON})
+        for number in {*self.taken, *_CHANGED_BY_PYTHON} - {signal.SIGCHLD}:
+            signal.signal(number, signal.SIG_DFL)
         # An ignored SIGCHLD would let the kernel drop the exit statuses that we live on.
         self._child_before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_BLOCK, self.taken)
         self.fd = open_signalfd(self.taken)
 
     def read(self) -> list[Arrival]:
@@ -74,22 +79,9 @@ class Signals:
                 arrivals.append(Arrival(number, code, pid))
 
     def restore_in_child(self) -> None:
-        """Undo, between fork and exec, what Python and we changed.
-
-        A Python handler would swallow a signal that comes before exec: SIGINT goes to its default
-        first, then the mask.
-        """
-        for number in _CHANGED_BY_PYTHON:
-            signal.signal(number, signal.SIG_DFL)
-        if signal.SIGINT in self.taken:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        """Undo, between fork and exec, what is not undone by exec."""
         if self._child_before == signal.SIG_IGN:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
-
-    def give_back(self) -> None:
-        """Stop taking signals over."""
-        os.close(self.fd)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
 
 

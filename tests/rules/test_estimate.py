@@ -1,0 +1,228 @@
+"""What is booked for a next run, from what earlier runs showed."""
+
+from __future__ import annotations
+
+import pytest
+
+from grn.rules.estimate import (
+    WINDOW,
+    Margin,
+    Profile,
+    bumped,
+    has_cycles,
+    is_preallocation,
+)
+from grn.rules.profiles import ProfileBook, from_record, to_record
+
+EXACT = Margin(0, 0)
+
+
+def _profile(*peaks: int) -> Profile:
+    profile = Profile("job", "m")
+    for mib in peaks:
+        profile.succeeded(mib, 1.0, "sampled")
+    return profile
+
+
+def _series(*mib: int) -> list[tuple[float, int]]:
+    return [(float(at), amount) for at, amount in enumerate(mib)]
+
+
+@pytest.mark.parametrize(
+    ("peak", "booked"), [(0, 256), (100, 356), (5120, 5376), (5121, 5378), (40000, 42000)]
+)
+def test_margin_is_a_share_or_a_floor(peak: int, booked: int) -> None:
+    """The default margin is 5 %, but at least 256 MiB."""
+    assert Margin().on(peak) == booked
+
+
+def test_no_margin_books_the_exact_peak() -> None:
+    """A margin of zero gives the measured number."""
+    assert _profile(3000).estimate_mib(EXACT) == 3000
+
+
+def test_nothing_is_estimated_before_anything_succeeded() -> None:
+    """An unknown type has no estimate; failures and cancellations do not give it one."""
+    profile = Profile("job", "m")
+    profile.failed("failed", 1.0)
+    profile.failed("oom", 1.0, oom_at_mib=8000)
+    profile.cancelled(1.0)
+    assert profile.estimate_mib(EXACT) is None
+    assert profile.state == "unmeasured"
+
+
+def test_the_largest_recent_peak_counts() -> None:
+    """A smaller later peak lowers nothing at once."""
+    assert _profile(2000, 5000, 1000).estimate_mib(EXACT) == 5000
+
+
+def test_the_window_forgets() -> None:
+    """A type that shrank for good is booked less once its large runs are out of the window."""
+    assert _profile(9000, *[1000] * (WINDOW - 1)).estimate_mib(EXACT) == 9000
+    assert _profile(9000, *[1000] * WINDOW).estimate_mib(EXACT) == 1000
+
+
+def test_a_run_without_figures_is_not_a_zero() -> None:
+    """A success that could not be measured is counted as that and changes no estimate."""
+    profile = _profile(3000)
+    profile.succeeded(None, 1.0, "sampled")
+    assert profile.estimate_mib(EXACT) == 3000
+    assert profile.unmeasured == 1
+
+
+@pytest.mark.parametrize(("booked", "after"), [(1000, 1512), (2000, 2600), (0, 512)])
+def test_more_is_booked_after_an_oom(booked: int, after: int) -> None:
+    """The next try gets a third more, but at least 512 MiB more."""
+    assert bumped(booked) == after
+
+
+def test_a_success_ends_the_raise_after_an_oom() -> None:
+    """Once a larger run succeeded its peak counts, not the guess that let it run."""
+    profile = _profile(3000)
+    profile.failed("oom", 1.0, oom_at_mib=3000)
+    assert profile.estimate_mib(EXACT) == 3900
+    profile.succeeded(3200, 1.0, "sampled")
+    assert profile.estimate_mib(EXACT) == 3200
+    assert profile.ooms == 0
+
+
+def test_a_peak_of_a_running_job_counts_at_once() -> None:
+    """A job that outgrows its booking raises the estimate before it ends, and says so once."""
+    profile = _profile(3000)
+    assert profile.outgrown(5000)
+    assert not profile.outgrown(5000)
+    assert profile.estimate_mib(EXACT) == 5000
+
+
+def test_a_peak_of_a_failed_job_fades_with_the_window() -> None:
+    """What a failed run held raises later bookings for as long as any other peak would."""
+    profile = _profile(3000)
+    profile.outgrown(5000)
+    profile.failed("failed", 1.0)
+    for _ in range(WINDOW - 1):
+        profile.succeeded(3000, 1.0, "sampled")
+    assert profile.estimate_mib(EXACT) == 5000
+    profile.succeeded(3000, 1.0, "sampled")
+    assert profile.estimate_mib(EXACT) == 3000
+
+
+def test_a_person_may_set_the_need() -> None:
+    """A size that somebody set is booked as it is; only a larger peak outranks it."""
+    profile = Profile("job", "m", set_mib=4000)
+    assert profile.estimate_mib(Margin()) == 4000
+    profile.succeeded(1000, 1.0, "sampled")
+    assert profile.estimate_mib(Margin()) == 4000
+    profile.succeeded(5000, 1.0, "sampled")
+    assert profile.estimate_mib(Margin()) == 5256
+
+
+def test_a_provisional_profile_is_wide_until_the_end() -> None:
+    """Half as much again is booked while the first run lasts, its peak once it succeeded."""
+    profile = Profile("job", "m", provisional_mib=2000)
+    assert profile.state == "provisional"
+    assert profile.estimate_mib(EXACT) == 3000
+    profile.succeeded(2100, 1.0, "sampled")
+    assert profile.state == "settled"
+    assert profile.estimate_mib(EXACT) == 2100
+
+
+@pytest.mark.parametrize(
+    ("series", "cycles"),
+    [
+        (_series(), False),
+        (_series(0, 0, 0), False),
+        (_series(100, 200, 300, 400), False),
+        (_series(1000, 1000, 1000, 1000), False),
+        (_series(1000, 500, 1000, 500), False),
+        (_series(1000, 500, 980, 500, 1000), True),
+        (_series(1000, 950, 1000, 960, 1000), False),
+    ],
+)
+def test_cycles_are_three_rises_with_dips_between(
+    series: list[tuple[float, int]], *, cycles: bool
+) -> None:
+    """Memory that rose three times to about its maximum has shown its cycle."""
+    assert has_cycles(series) == cycles
+
+
+@pytest.mark.parametrize(
+    ("series", "flat"),
+    [
+        (_series(0, 7500, 7500, 7500), True),
+        (_series(7500, 7500), False),
+        (_series(1000, 7500, 7500), False),
+        (_series(7500, 3000, 7500), False),
+        (_series(6900, 6900, 6900), False),
+    ],
+)
+def test_most_of_the_device_from_the_start_looks_like_preallocation(
+    series: list[tuple[float, int]], *, flat: bool
+) -> None:
+    """Seventy percent at the first reading and no change after it is flagged."""
+    assert is_preallocation(series, 10000) == flat
+
+
+# -- all profiles together --------------------------------------------------------------------------
+
+
+def test_the_store_gives_back_what_it_was_given() -> None:
+    """A profile survives the way to the store and back, and newer fields do not break it."""
+    profile = _profile(3000, 2000)
+    profile.failed("oom", 2.0, oom_at_mib=3000)
+    record = {**to_record(profile), "from_the_future": 1}
+    assert from_record("job", "m", record) == profile
+
+
+def test_the_book_stays_within_its_limit() -> None:
+    """Ten thousand types that never repeat leave no more than the limit."""
+    book = ProfileBook(EXACT, limit=50)
+    for n in range(10_000):
+        book.of(f"train --seed {n}", "m").succeeded(None, 0.0, "sampled")
+    assert len(book) == 50
+
+
+def test_a_sweep_does_not_push_out_what_was_learnt() -> None:
+    """Types about which nothing is known go first."""
+    book = ProfileBook(EXACT, limit=50)
+    book.of("known", "m").succeeded(3000, 1.0, "sampled")
+    for n in range(200):
+        book.of(f"train --seed {n}", "m")
+    assert book.estimate_mib("known", "m", factor=1.0) == 3000
+
+
+def test_a_full_book_of_known_types_still_takes_a_new_one() -> None:
+    """The newest type is learnt even if all older ones are known; the oldest goes."""
+    book = ProfileBook(EXACT, limit=3)
+    for name in "abcd":
+        book.of(name, "m").succeeded(1000, 1.0, "sampled")
+    assert book.estimate_mib("d", "m", factor=1.0) == 1000
+    assert book.estimate_mib("a", "m", factor=1.0) is None
+
+
+def test_the_oldest_known_type_goes_first() -> None:
+    """Of known types the one that was not used for longest is dropped."""
+    book = ProfileBook(EXACT, limit=2)
+    for name in "abac":
+        book.of(name, "m").succeeded(1000, 1.0, "sampled")
+    assert {profile.type for profile in book.matching()} == {"a", "c"}
+
+
+def test_what_one_model_taught_helps_on_another() -> None:
+    """Another model's peak is taken with a factor; the model's own peak outranks it."""
+    book = ProfileBook(EXACT)
+    book.of("job", "A").succeeded(1001, 1.0, "sampled")
+    assert book.estimate_mib("job", "B", factor=1.1) == 1102
+    book.of("job", "B").succeeded(500, 1.0, "sampled")
+    assert book.estimate_mib("job", "B", factor=1.1) == 500
+
+
+def test_forgetting_is_complete() -> None:
+    """A forgotten type is unknown, on one model or on all."""
+    book = ProfileBook(EXACT)
+    for model in "AB":
+        book.of("job", model).succeeded(1000, 1.0, "sampled")
+    assert book.forget("job", "A") == 1
+    assert book.find("job", "A") is None
+    assert book.forget("job") == 1
+    assert book.forget("job") == 0
+    assert not book.matching()

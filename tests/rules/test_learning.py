@@ -1,0 +1,210 @@
+"""What measurements and ends teach, and what is said about them."""
+
+from __future__ import annotations
+
+import pytest
+
+from grn.rules import events as ev
+from grn.rules.model import End, LeaseState
+from tests.rules.acting import MODEL, Job, Stage
+
+OOM = End(exit_code=1, said_oom=True)
+
+
+def _report(job: Job) -> ev.Reported:
+    assert job.report is not None
+    return job.report
+
+
+def _run(stage: Stage, mib: int, end: End | None = None, **wish: object) -> Job:
+    job = stage.ask("job", **wish)
+    stage.run_until(stage.now)
+    stage.hold(job, mib)
+    stage.finish(job, end)
+    return job
+
+
+def _known(stage: Stage) -> bool:
+    profile = stage.profiles.find("job", MODEL)
+    return profile is not None and profile.known
+
+
+def test_a_report_tells_peak_and_outcome() -> None:
+    """The client hears how its run ended in the books' view, and how much it took."""
+    report = _report(_run(Stage(8000), 3000))
+    assert (report.outcome, report.peak_mib, report.source) == ("ok", 3000, "sampled")
+
+
+def test_a_run_over_before_the_first_look_is_unmeasured() -> None:
+    """A job that was never seen has no peak, which is not a peak of 0."""
+    stage = Stage(8000)
+    job = stage.ask("job")
+    stage.finish(job)
+    assert _report(job).peak_mib is None
+    profile = stage.profiles.find("job", MODEL)
+    assert profile is not None
+    assert (profile.peaks, profile.unmeasured) == ([], 1)
+
+
+def test_the_peak_of_several_devices_is_that_of_the_fullest() -> None:
+    """A booking is the same on each device, so it follows the one that needs most."""
+    stage = Stage(8000, 8000)
+    job = stage.ask("job", gpus=2)
+    stage.hold(job, 1000, index=0)
+    stage.hold(job, 4000, index=1)
+    stage.finish(job)
+    assert stage.estimate("job") == 4000
+
+
+def test_a_declared_job_is_learnt_too() -> None:
+    """What a run took counts for later runs that declare nothing."""
+    stage = Stage(8000)
+    _run(stage, 1500, memory_mib=4000)
+    assert stage.ask("job").booked_mib == 1500
+
+
+@pytest.mark.parametrize("end", [End(exit_code=3), End(signal=9), End(signal=2, stopped=True)])
+def test_only_success_makes_a_profile(end: End) -> None:
+    """A failed, killed or stopped run leaves the type unknown."""
+    stage = Stage(8000)
+    _run(stage, 3000, end)
+    assert not _known(stage)
+
+
+@pytest.mark.parametrize("end", [End(exit_code=3), End(signal=9), OOM, End(stopped=True)])
+def test_a_bad_end_takes_nothing_away(end: End) -> None:
+    """What was learnt before stays learnt."""
+    stage = Stage(8000)
+    stage.know("job", 3000)
+    _run(stage, 100, end)
+    assert (stage.estimate("job") or 0) >= 3000
+
+
+def test_a_lost_owner_is_no_failure_of_the_type() -> None:
+    """An end that nobody saw neither counts as a failure nor makes a profile."""
+    stage = Stage(8000)
+    job = stage.ask("job")
+    stage.hold(job, 3000)
+    job.held.clear()
+    stage.look()
+    assert job.lease is not None
+    stage.step(ev.OwnerGone(0.0, job.lease.id, main_alive=False))
+    profile = stage.profiles.find("job", MODEL)
+    assert profile is not None
+    assert (profile.known, profile.failures) == (False, 0)
+
+
+def test_a_provisional_profile_goes_with_its_probe() -> None:
+    """A first run that fails in the end takes back what it suggested."""
+    stage = Stage(8000)
+    probe = stage.ask("job")
+    stage.hold(probe, 2000)
+    stage.run_until(60)
+    stage.look()
+    assert _known(stage)
+    stage.finish(probe, End(exit_code=1))
+    assert not _known(stage)
+
+
+def test_cycles_end_a_probe_early() -> None:
+    """Memory that rises and falls three times has shown what it will do."""
+    stage = Stage(8000)
+    probe = stage.ask("job")
+    sibling = stage.ask("job")
+    for mib in (2000, 500, 2000, 500):
+        stage.run_until(stage.now + 1)
+        stage.hold(probe, mib)
+    assert sibling.waits
+    stage.hold(probe, 2000)
+    assert sibling.runs
+    assert probe.lease is not None
+    assert probe.lease.state is LeaseState.RUNNING
+
+
+def test_a_new_maximum_starts_the_minute_anew() -> None:
+    """A first run that still grows is measured on."""
+    stage = Stage(8000)
+    probe = stage.ask("job")
+    sibling = stage.ask("job")
+    for second in range(0, 300, 10):
+        stage.run_until(second)
+        stage.hold(probe, 100 + second)
+    assert sibling.waits
+
+
+def test_a_provisional_booking_never_exceeds_the_grant() -> None:
+    """The wide margin of a provisional profile ends at what the probe has."""
+    stage = Stage(8000)
+    probe = stage.ask("job")
+    stage.hold(probe, 7000)
+    stage.run_until(60)
+    stage.look()
+    assert probe.booked_mib == 8000
+    assert stage.free() == 0
+
+
+def test_a_probe_that_is_no_longer_alone_is_recorded() -> None:
+    """A new broker restores the smaller booking, with the siblings beside it."""
+    stage = Stage(8000)
+    probe = stage.ask("job")
+    sibling = stage.ask("job")
+    stage.hold(probe, 2000)
+    stage.run_until(60)
+    stage.look()
+    assert sibling.runs
+    for records in (stage.journal, stage.machine.snapshot()):
+        other = Stage(8000)
+        other.machine.restore(records, 0.0)
+        other.machine.check_invariants()
+        assert other.free() == 2000
+        assert other.machine.leases["t-1"].state is LeaseState.RUNNING
+
+
+def test_a_long_probe_keeps_few_readings() -> None:
+    """Hours of readings take no more memory than minutes, and the maximum stays among them."""
+    stage = Stage(8000, provisional_after_s=1e9)
+    probe = stage.ask("job")
+    stage.hold(probe, 5000)
+    for second in range(5000):
+        stage.run_until(second / 10)
+        stage.hold(probe, 1000 + second % 7)
+    assert probe.lease is not None
+    assert len(probe.lease.history) <= 600
+    assert max(mib for _, mib in probe.lease.history) == 5000
+
+
+def test_preallocation_is_pointed_out() -> None:
+    """A job that takes most of the device at once and keeps it is told what that looks like."""
+    stage = Stage(10000)
+    probe = stage.ask("job")
+    for _ in range(3):
+        stage.hold(probe, 7500)
+    stage.finish(probe)
+    assert any("preallocation" in note for note in _report(probe).notes)
+
+
+def test_an_oom_says_what_a_retry_should_ask() -> None:
+    """After an out-of-memory the client is told a larger size, as long as a device has it."""
+    stage = Stage(8000)
+    assert _report(_run(stage, 3000, OOM, memory_mib=3000)).next_mib == 3900
+    assert _report(_run(stage, 7000, OOM, memory_mib=7000)).next_mib is None
+    assert _report(_run(stage, 100, End(exit_code=1), memory_mib=3000)).next_mib is None
+
+
+def test_failures_near_the_booking_do_not_raise_it() -> None:
+    """A type that fails for its own reasons while using what it booked is not given more."""
+    stage = Stage(8000)
+    stage.know("job", 3000)
+    for _ in range(5):
+        job = _run(stage, 3000, End(exit_code=1))
+        assert _report(job).outcome == "oom-suspected"
+    assert stage.estimate("job") == 3000
+
+
+def test_a_type_that_once_succeeded_is_not_called_broken() -> None:
+    """Three failures are only spoken of where nothing ever worked."""
+    stage = Stage(8000)
+    _run(stage, 1000)
+    for _ in range(4):
+        assert not _report(_run(stage, 100, End(exit_code=1))).notes
+    assert not [text for text in stage.said if "never-succeeded" in text]
