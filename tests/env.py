@@ -59,7 +59,7 @@ def eventually(condition: Callable[[], _T], within_s: float = PATIENCE_S, what: 
         try:
             value = condition()
         except AssertionError as error:
-            last, value = error, None  # type: ignore[assignment]
+            last, value = error, None
         if value:
             return value
         if time.monotonic() > deadline:

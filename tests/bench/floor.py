@@ -14,9 +14,12 @@ import socket
 import struct
 import sys
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["LEASE", "FloorClient", "Splitter", "frame"]
 
@@ -31,11 +34,12 @@ _GRANT = {
     "threads": 2,
 }
 _HEAD = struct.Struct(">I")
+_pack: Callable[[object], bytes] = msgpack.Packer().pack
 
 
 def frame(message: dict[str, Any]) -> bytes:
     """Return the message as it travels."""
-    body: bytes = msgpack.packb(message)
+    body = _pack(message)
     return _HEAD.pack(len(body)) + body
 
 

@@ -29,16 +29,13 @@ _NAMED_FLOOR = 100_000
 
 
 class Talk(Protocol):
-    """One client's side of the conversation."""
+    """One client's side: what it sends first, what it asks next, and what it hears."""
 
-    def first(self) -> bytes:
-        """Return what is sent before anything is measured; empty for nothing."""
+    def first(self) -> bytes: ...
 
-    def ask(self) -> bytes:
-        """Return the next request."""
+    def ask(self) -> bytes: ...
 
-    def hear(self, message: dict[str, Any]) -> None:
-        """Take an answer in: each ends a request."""
+    def hear(self, message: dict[str, Any]) -> None: ...
 
 
 class _FloorTalk:

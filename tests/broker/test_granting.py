@@ -94,6 +94,20 @@ def test_shares_of_a_hundred_jobs(new_env: NewEnv):
         talker.release(held.pop())
 
 
+def test_pack_stays_on_one_device_and_spread_goes_round(new_env: NewEnv):
+    """Of many small jobs those that pack share a device while it has room, the others do not."""
+    env = new_env("sim:4x8000MiB")
+    talker = env.talker()
+    talker.know("t", 100)
+    wishes = [talker.ask("t", policy=policy) for policy in ("pack", "spread") * 64]
+    grants = [talker.granted(number) for number in wishes]
+    packed = Counter(device_of(grant) for grant in grants[::2])
+    spread = Counter(device_of(grant) for grant in grants[1::2])
+    assert sorted(packed.values()) == [64]
+    assert max(spread.values()) <= 22
+    assert len(spread) >= 3
+
+
 def test_a_booking_holds_before_the_job_allocates(new_env: NewEnv):
     """What is booked stays set aside from grant to end, though the device looks empty at first."""
     env = new_env(sample_fast="0.05", sample_slow="0.05")

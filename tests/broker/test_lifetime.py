@@ -58,7 +58,7 @@ def test_the_job_of_a_killed_client_keeps_its_memory(new_env: NewEnv):
     request = waiter.ask("b", memory_mib=8000)
     status = eventually(lambda: _with_lease_state(waiter.status(), "draining"))
     assert status["devices"][0]["free_mib"] == 6000
-    assert status["leases"][0]["left_over"] == [job.pid]
+    eventually(lambda: waiter.status()["leases"][0]["left_over"] == [job.pid])
     assert not waiter.decided([request])
     job.finish()
     assert waiter.granted(request, within_s=10)

@@ -31,9 +31,10 @@ def test_a_thousand_waiters(new_env: NewEnv, connections: int):
     each = WAITERS // connections
     waiting: list[tuple[Talker, int]] = []
     for talker in talkers:
-        waiting += [(talker, number) for number in talker.ask_many(each, "t", memory_mib="whole")]
-    for talker, number in waiting:
-        assert talker.next(number)["op"] == "waiting"
+        numbers = talker.ask_many(each, "t", memory_mib="whole")
+        # One connection after the other, so that the order of arrival is known.
+        assert [talker.next(number)["op"] for number in numbers] == ["waiting"] * each
+        waiting += [(talker, number) for number in numbers]
     assert len(holder.status()["waiters"]) == WAITERS
     assert _threads(env) == 1
     assert _idle_cpu_s(env) < 0.25

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from grn import paths
+from grn.connection import Connection
 from grn.errors import BrokerGone
-from tests.env import eventually
+from tests.env import PATIENCE_S, eventually
+from tests.talker import Talker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,6 +126,57 @@ def test_a_blocking_client_finds_the_next_broker(new_env: NewEnv):
             client.status()
     env.start()
     assert env.status()["leases"] == []
+
+
+_WAIT = """
+from grn.client import Client
+with Client() as client:
+    lease = client.acquire("t", whole=True)
+    print(client.broker["pid"], lease.id, flush=True)
+    lease.release()
+"""
+
+
+def test_a_waiting_client_finds_the_next_broker(new_env: NewEnv):
+    """A client that waits when the broker dies waits on at the next one, and is granted there."""
+    env = new_env()
+    talker = env.remote()
+    grant = talker.acquire("t", memory_mib="whole")
+    waiter = env.popen([sys.executable, "-c", _WAIT], stdout=subprocess.PIPE)
+    eventually(lambda: env.status()["waiters"])
+    pid = env.restart()
+    (again,) = eventually(lambda: env.status()["waiters"])
+    assert again["pid"] == waiter.pid
+    talker.connect()
+    talker.release(grant)
+    said, _ = waiter.communicate(timeout=PATIENCE_S)
+    assert said.split()[0] == str(pid).encode()
+    assert waiter.returncode == 0
+
+
+def test_a_grant_whose_word_was_lost_is_not_kept(new_env: NewEnv):
+    """What was granted in the broker's last moment and is not claimed by who returns is freed."""
+    env = new_env()
+    first = Connection(connected(env), session="one")
+    other = Connection(connected(env), session="two")
+    for line in (first, other):
+        Talker(line).acquire("t", memory_mib=1000)
+    env.restart()
+    kept = {lease["id"] for lease in env.status()["leases"]}
+    back = Talker(Connection(connected(env), session="one"))
+    assert back.call("adopt", leases=[])["leases"] == []
+    (left,) = back.status()["leases"]
+    assert left["id"] in kept
+    assert len(kept) == 2
+    for line in (first, other, back):
+        line.close()
+
+
+def connected(env: BrokerEnv) -> socket.socket:
+    """Return a socket at the other end of which the broker is."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.connect(env.socket)
+    return sock
 
 
 def test_a_leaving_broker_tells_who_waits(new_env: NewEnv):

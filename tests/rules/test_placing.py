@@ -215,6 +215,26 @@ def test_the_head_reserves_where_the_fewest_must_end() -> None:
     assert list(kept.needs_mib) == ["GPU-0001"]
 
 
+@pytest.mark.parametrize("late", [{"whole": True}, {"type": "unknown"}, {"memory_mib": 5000}])
+def test_an_empty_device_is_kept_for_a_head_that_waits_for_a_second(late: dict[str, Any]) -> None:
+    """What a request for two devices holds back stays free of whole-device jobs and first runs."""
+    stage = Stage(8000, 8000)
+    there = stage.ask(whole=True)
+    head = stage.ask(gpus=2, memory_mib=4000)
+    assert head.waits
+    assert stage.ask(late.pop("type", "job"), **late).waits
+    stage.finish(there)
+    assert head.at == (0, 1)
+
+
+def test_a_head_that_must_be_alone_is_delayed_by_anything() -> None:
+    """Not even a job of no size is put on the device that a whole-device head waits for."""
+    stage = Stage(8000)
+    stage.ask(memory_mib=1000)
+    assert stage.ask(whole=True).waits
+    assert stage.ask(memory_mib=0).waits
+
+
 def test_a_head_that_cannot_run_yet_keeps_nothing() -> None:
     """A request that waits for others' memory to go does not hold up those behind it."""
     stage = Stage(8000)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("on_demand", [False, True], ids=["restarted", "on-demand"])
-def test_a_killed_broker_disturbs_no_command_of_several(new_run: NewRun, *, on_demand: bool) -> None:
+def test_a_killed_broker_disturbs_no_command_of_several(
+    new_run: NewRun, *, on_demand: bool
+) -> None:
     """Running ones go on, waiting ones get their turn from the next broker, the status is right."""
     run = new_run("sim:2x10000MiB", on_demand=on_demand)
     diary = Diary(run.path("diary"))
@@ -74,16 +76,6 @@ def _count(path: str) -> int:
         return 0
 
 
-def test_a_command_ends_as_it_did_though_no_broker_comes_back(new_run: NewRun) -> None:
-    """The status of a running command does not depend on the broker's life."""
-    run = new_run()
-    command = run.start("-q", "--", "sh", "-c", "touch up; while ! test -e go; do sleep 0.05; done; exit 7")
-    eventually(lambda: os.path.exists(run.path("up")), what="the command runs")
-    run.env.kill()
-    touch(run.path("go"))
-    assert command.wait(PATIENCE_S) == 7
-
-
 def test_a_stale_socket_starts_a_broker_anew(new_run: NewRun) -> None:
     """A socket that a killed broker left is no obstacle for the next command."""
     run = new_run(on_demand=True)
@@ -117,19 +109,3 @@ def test_misspelt_devices_are_the_callers_mistake(new_run: NewRun) -> None:
     assert done.returncode == 2
     assert b"many" in done.stderr
     assert broker_pid(run) is None
-
-
-def test_without_a_broker_commands_can_run_all_the_same(new_run: NewRun) -> None:
-    """Where none can be had, it fails by default; with `--if-unavailable run` commands run."""
-    run = new_run(on_demand=True)
-    os.mkdir(run.env.socket)  # what stands at the socket's place is never removed
-    failed = run("-q", "touch never")
-    assert failed.returncode == 125
-    assert run.env.socket.encode() in failed.stderr
-    unshared = run("--if-unavailable=run", "echo ${GRN_LEASE-none}; exit 4")
-    assert (unshared.returncode, unshared.stdout) == (4, b"none\n")
-    assert b"running without a share" in unshared.stderr
-    several = run("-q", "--if-unavailable=run", "exit 0", "exit 3")
-    assert several.returncode == 1
-    assert not os.path.exists(run.path("never"))
-    os.rmdir(run.env.socket)

@@ -56,9 +56,7 @@ def test_a_broker_manages_what_cuda_would_show(
     assert bool(indices) or "CUDA_VISIBLE_DEVICES" in said
 
 
-@pytest.mark.parametrize(
-    ("outer", "first", "second"), [("2,3", "2", "3"), ("3,2", "3", "2")]
-)
+@pytest.mark.parametrize(("outer", "first", "second"), [("2,3", "2", "3"), ("3,2", "3", "2")])
 def test_a_mask_inside_a_mask_keeps_its_numbers(
     new_run: NewRun, outer: str, first: str, second: str
 ) -> None:
@@ -80,7 +78,9 @@ def test_the_command_sees_the_card_that_was_booked(new_run: NewRun) -> None:
     """Where CUDA numbers cards by speed and the tools by bus, a share of 12000 MiB fits its card."""
     run = new_run("sim:1x8113MiB,1x12189MiB,1x12200MiB,order=fastest:1,2,0")
     for order in ({}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}):
-        done = run("-q", "--memory=12000MiB", "--", *words("--print-devices", "--seconds=0"), environ=order)
+        done = run(
+            "-q", "--memory=12000MiB", "--", *words("--print-devices", "--seconds=0"), environ=order
+        )
         assert done.returncode == 0, done.stderr
         (card,) = done.stdout.decode().splitlines()
         assert re.search(r"total=(12189|12200)MiB", card), card

@@ -46,10 +46,10 @@ class GrnRun:
         options["env"] = {**self.env.environ, **options.pop("environ", {})}
         return self.env.popen(self.argv(*args), **options)
 
-    def in_terminal(self, *args: str, **environ: str) -> Terminal:
-        """Start it in the foreground of a terminal of its own."""
+    def in_terminal(self, *args: str, argv: list[str] | None = None, **environ: str) -> Terminal:
+        """Start it, or another program, in the foreground of a terminal of its own."""
         env = {**self.env.environ, "TERM": "xterm", **environ}
-        terminal = Terminal(self.argv(*args), env, self.folder)
+        terminal = Terminal(argv or self.argv(*args), env, self.folder)
         self._terminals.append(terminal)
         return terminal
 

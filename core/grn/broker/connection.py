@@ -85,13 +85,13 @@ class Connection(asyncio.BufferedProtocol):
         return self._core.inbox
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handle all complete frames of a read, then let the broker decide once."""
+        """Handle all complete frames of a read, then let the broker decide."""
         try:
             for body in self._frames.feed(bytes(self._core.inbox[:nbytes])):
                 self._message(decode(body))
         except ProtocolError as error:
             self.drop(str(error))
-        self._core.settle()
+        self._core.turn.heard(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client closed, died, or was dropped: what it waited for is withdrawn."""

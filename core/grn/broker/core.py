@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from grn import procs
 from grn.broker.sampler import Sampler
+from grn.broker.turn import Turn
 from grn.broker.watch import Watcher
 from grn.errors import JournalError, UsageError
 from grn.rules import events as ev
@@ -39,7 +40,7 @@ __all__ = ["BrokerCore"]
 _INBOX_BYTES = 1 << 16
 _KEEP_PROFILES_AFTER_S = 0.2
 _HEAL_EVERY_S = 1.0
-_COMPACT_RECORDS = 4096
+_COMPACT_RECORDS = 16384
 log = logging.getLogger("grn.broker")
 
 
@@ -95,6 +96,7 @@ class BrokerCore:
         self._idle_exit_s = idle_exit_s
         self._records = 0
         self._stop: asyncio.Future[str] = loop.create_future()
+        self.turn = Turn(loop, self.settle)
         self.watcher = Watcher(loop)
         self.sampler = Sampler(self, fast_s=fast_s, slow_s=slow_s)
 
@@ -435,6 +437,7 @@ class BrokerCore:
 
     def close(self) -> None:
         """Keep what was learnt, and let go of files."""
+        self.turn.close()
         self.keep_profiles()
         self._compact()
         self._journal.close()

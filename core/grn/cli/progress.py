@@ -69,7 +69,7 @@ class Progress(ManyJobs):
 
     def _render(self) -> bytes:
         console = self._console or self._open_console()
-        columns = max(_FEWEST_COLUMNS, os.get_terminal_size(2).columns - 1)
+        columns = max(_FEWEST_COLUMNS, _columns() - 1)
         with console.capture() as capture:
             console.print(self._line(), end="", width=columns, no_wrap=True, crop=True)
         return capture.get().encode("utf-8", "backslashreplace")
@@ -106,3 +106,10 @@ class Progress(ManyJobs):
     def _why(self) -> str:
         waiting = next((job for job in self._jobs if job.state == WAITING and job.reason), None)
         return f"  {waiting.reason}" if waiting is not None else ""
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(2).columns
+    except OSError:  # it was hung up
+        return 0

@@ -74,8 +74,9 @@ class ManyJobs(Reporter):
         self._say(f"{_name(job)} out of device memory, again ({again_with(job)})")
 
     def ended(self, job: Job) -> None:
-        """Say how."""
-        self._say(f"{_name(job)} {how_it_ended(job)}")
+        """Say how; what was never started when the run was stopped is in the summary."""
+        if not job.never_started_by_choice:
+            self._say(f"{_name(job)} {how_it_ended(job)}")
 
     def _say(self, line: str) -> None:
         if not self._quiet:

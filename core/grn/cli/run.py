@@ -96,16 +96,9 @@ def _run(
 ) -> int:
     signals = Signals()
     loop = Loop()
-    broken: list[Batch] = []
-
-    def output_broke(error: OSError) -> None:
-        for batch in broken:
-            batch.output_broke(error)
-
     outputs = Outputs(
         loop,
         _mode(options),
-        on_broken=output_broke,
         log_dir=options.log_dir,
         colour_when_terminal=not os.environ.get("NO_COLOR"),
         all_to_stderr=options.json,
@@ -121,17 +114,16 @@ def _run(
         reporter=reporter,
         single=options.single,
     )
-    broken.append(batch)
     if parent is not None:
         batch.watch_parent(parent)
     started_s = loop.now()
     batch.run(connection)
     _write_results(jobs, options, loop.now() - started_s)
     if options.single:
-        return _end_as(jobs[0], batch.interrupted)
+        return _end_as(jobs[0], batch.interrupted) or int(batch.lost_output)
     if batch.interrupted is not None:
         die_by(batch.interrupted)
-    return int(any(job.status for job in jobs))
+    return int(batch.lost_output or any(job.status for job in jobs))
 
 
 def _mode(options: RunOptions) -> str:
@@ -180,8 +172,9 @@ def _write_results(jobs: Sequence[Job], options: RunOptions, took_s: float) -> N
             _write_status(options.status_fd, one if options.single else run)
     if options.single or options.json:
         return
+    chosen = options.type is not None or bool(options.ignore_args)
     if not options.quiet or any(job.status for job in jobs):
-        summary.write_all(_STDERR, summary.table(jobs, took_s))
+        summary.write_all(_STDERR, summary.table(jobs, took_s, shows_type=chosen))
     if not options.quiet and options.type is None:
         summary.write_all(_STDERR, summary.advice(jobs))
 

@@ -162,6 +162,13 @@ def _duration(what: str) -> Callable[[str], float]:
     return lambda text: parse_duration_s(text, what=what)
 
 
+def _time_limit(text: str) -> float:
+    limit_s = parse_duration_s(text, what="--time-limit")
+    if limit_s > 0:
+        return limit_s
+    raise UsageError("--time-limit must be more than 0; leave it out for no limit")
+
+
 def _grace(text: str) -> str:
     parse_duration_s(text, what="--grace")
     return text
@@ -230,7 +237,7 @@ _OPTIONS = (
         "--time-limit",
         "TIME",
         "stop a command that runs longer: status 124",
-        _duration("--time-limit"),
+        _time_limit,
     ),
     _Option("--grace", "TIME", "time between TERM and KILL (default 5 s)", _grace),
     _Option(

@@ -7,7 +7,6 @@ can be encoded and shown, whatever bytes the command holds.
 from __future__ import annotations
 
 import os
-import sys
 
 from grn.errors import UsageError
 from grn.rules.jobtype import command_type, shell_command_type
@@ -115,7 +114,5 @@ def _read_lines(path: str) -> list[str]:
 
 
 def _read(path: str) -> bytes:
-    if path == "-":
-        return sys.stdin.buffer.read()
-    with open(path, "rb") as file:
+    with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
         return file.read()

@@ -50,9 +50,8 @@ def run_object(jobs: Sequence[Job]) -> dict[str, Any]:
     return {"schema": 1, "jobs": [job_object(job) for job in jobs]}
 
 
-def table(jobs: Sequence[Job], took_s: float) -> str:
+def table(jobs: Sequence[Job], took_s: float, *, shows_type: bool) -> str:
     """Lay out how all jobs ended, and how many did well."""
-    shows_type = any(job.type != job.command for job in jobs)
     head = ["#", "command", *(["type"] if shows_type else [])]
     rows = [[*head, "device", "waited", "ran", "peak", "result"]]
     rows += [_row(job, shows_type=shows_type) for job in jobs]

@@ -69,8 +69,11 @@ class Batch:
         self._loop = loop
         self._signals = signals
         self._outputs = outputs
+        outputs.on_broken = self._output_broke
         self._reporter = reporter
         self._left = len(jobs)
+        self.lost_output = False
+        """Something that a job wrote could not be written, for want of room say."""
         self._abandoned = False
         self._closing = False
         self._link = Link(
@@ -79,12 +82,19 @@ class Batch:
             heard=self._heard,
             lost=self._lost,
             back=self._back,
-            wants_broker=lambda: bool(self._requests.waiting),
+            wants_broker=lambda: self._requests.need_a_broker,
         )
         spawner = Spawner(signals)
         if not single:
             spawner.raise_file_limit()
-        self._requests = Requests(loop, self._link, conduct, granted=self._granted, over=self._over)
+        self._requests = Requests(
+            loop,
+            self._link,
+            conduct,
+            room=spawner.room(),
+            granted=self._granted,
+            over=self._over,
+        )
         self._running = Running(
             loop, self._link, spawner, outputs, conduct, reporter, single=single, ended=self._ended
         )
@@ -127,12 +137,13 @@ class Batch:
 
         self._loop.watch(fd, READABLE, gone)
 
-    def output_broke(self, error: OSError) -> None:
+    def _output_broke(self, error: OSError) -> None:
         """Nobody reads our output any more (stop, as other tools do), or it cannot be written."""
         if isinstance(error, BrokenPipeError):
             if self.interrupted is None:
                 self._interrupts.stop_all(signal.SIGPIPE, ask_s=0.0)
             return
+        self.lost_output = True
         self._outputs.say(f"grn run: output is lost: {error.strerror}")
 
     # -- events ---------------------------------------------------------------------------------
@@ -152,10 +163,12 @@ class Batch:
 
     def _lost(self) -> None:
         self._requests.lost()
+        self._loop.later(_NOTICE_AFTER_S, self._notice_absence)
 
     def _back(self) -> None:
         held = [job for job in self._running.jobs if job.lease is not None]
-        leases = [job.lease for job in held]
+        # What is not claimed ends at once, so what is to be released is claimed, too.
+        leases = [job.lease for job in (*held, *self._releases.jobs)]
         messages: list[dict[str, Any]] = [
             {"op": "adopt", "id": self._requests.next_id(), "leases": leases}
         ]
@@ -169,6 +182,11 @@ class Batch:
         if waiting and not self._running.jobs:
             self._reporter.waits(len(waiting), waiting[0].reason or "the broker has not answered")
 
+    def _notice_absence(self) -> None:
+        waiting = self._requests.waiting
+        if waiting and not self._link.up:
+            self._reporter.waits(len(waiting), "the broker has gone, and another is looked for")
+
     # -- the way of a job -----------------------------------------------------------------------
 
     def _granted(self, job: Job, grant: dict[str, Any]) -> None:
@@ -180,6 +198,10 @@ class Batch:
         self._releases.release(job)
 
     def _again(self, job: Job) -> None:
+        if self.interrupted is not None:
+            job.move(OVER)
+            self._over(job)
+            return
         job.exit_code = job.signal = None
         job.said_oom = False
         self._requests.add([job])
@@ -188,8 +210,7 @@ class Batch:
     def _over(self, job: Job) -> None:
         self._left -= 1
         self._reporter.ended(job)
-        if self._requests.alone and job.state == OVER:
-            self._requests.ask()
+        self._requests.one_less()
         if not self._left:
             self._close_outputs()
 

@@ -37,7 +37,7 @@ class Interrupts:
 
     def __init__(self, loop: Loop, requests: Requests, running: Running, *, single: bool) -> None:
         self.by: int | None = None
-        self._at_s = 0.0
+        self._stopping_since: float | None = None
         self._loop = loop
         self._requests = requests
         self._running = running
@@ -57,7 +57,7 @@ class Interrupts:
     def stop_all(self, number: int, *, ask_s: float) -> None:
         """Start nothing any more, and stop all that runs."""
         self.by = number
-        self._at_s = self._loop.now()
+        self._stopping_since = self._loop.now()
         self._requests.withdraw_all()
         self._running.sweep()
         reconsider = self._calls_off if self._single and ask_s else _never
@@ -65,8 +65,8 @@ class Interrupts:
             self._running.stop(job, ask_s=ask_s, reconsider=reconsider)
 
     def _stopping(self, arrival: Arrival) -> None:
-        if self.by is not None:
-            if self._loop.now() - self._at_s > _SAME_S:
+        if self._stopping_since is not None:
+            if self._loop.now() - self._stopping_since > _SAME_S:
                 self._running.hurry()
             return
         is_key = arrival.number == signal.SIGINT and arrival.from_terminal
@@ -86,7 +86,7 @@ class Interrupts:
             if job.state != RUNNING:
                 return False
             job.stopped = False
-        self.by = None
+        self.by = self._stopping_since = None
         return True
 
 

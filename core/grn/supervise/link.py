@@ -67,7 +67,6 @@ class Link:
         self.starter: int | None = None
         self.starting = False
         """A broker of our making may be among our children, not yet known by its number."""
-        self.away_since = 0.0
         self._loop = loop
         self._settings = settings
         self._heard = heard
@@ -113,13 +112,16 @@ class Link:
         except BrokerGone:
             self._drop()
 
-    def broker_pids(self) -> set[int]:
-        """Name the broker's process as the kernel and as it itself does."""
+    def broker_pid(self) -> int:
+        """Name the broker's process; 0 if there is none that has a number here.
+
+        By the kernel, which translates between pid namespaces, and not by the broker's own word.
+        """
         if self._connection is None:
-            return set()
+            return 0
         with socket.socket(fileno=os.dup(self._connection.fileno())) as sock:
             raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
-        return {int(self._connection.broker.get("pid", 0)), _PEERCRED.unpack(raw)[0]}
+        return int(_PEERCRED.unpack(raw)[0])
 
     def close(self) -> None:
         """Send what is unsent, and end the connection; the broker forgets what still waits."""
@@ -163,7 +165,6 @@ class Link:
         self._shut()
         self._greeting = False
         if was_up:
-            self.away_since = self._loop.now()
             self._pause_s = _FIRST_PAUSE_S
         self._try_after(self._pause_s)
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)

@@ -80,10 +80,6 @@ class Loop:
                     callback()
             self._run_due_timers()
 
-    def close(self) -> None:
-        """Give the descriptor back."""
-        self._epoll.close()
-
     def _patience_s(self) -> float | None:
         timers = self._timers
         while timers and timers[0].callback is None:

@@ -63,16 +63,17 @@ class Outputs:
         loop: Loop,
         mode: str,
         *,
-        on_broken: Callable[[OSError], None],
         log_dir: str | None = None,
         colour_when_terminal: bool = True,
         all_to_stderr: bool = False,
     ) -> None:
         self.mode = mode
-        self.stderr = Sink(loop, 2, on_broken)
+        self.on_broken: Callable[[OSError], None] = _ignore
+        """Called when a destination cannot be written any more; nobody reads it, or it is full."""
+        self.stderr = Sink(loop, 2, self._broke)
         self.stdout = self.stderr
         if not all_to_stderr and not _same_file(1, 2):
-            self.stdout = Sink(loop, 1, on_broken)
+            self.stdout = Sink(loop, 1, self._broke)
         self._loop = loop
         self._all_to_stderr = all_to_stderr
         self._log_dir = log_dir
@@ -105,6 +106,9 @@ class Outputs:
             self._pipe(job, out, keep, log),
             self._pipe(job, err, (job.tail.feed, *keep), log),
         )
+
+    def _broke(self, error: OSError) -> None:
+        self.on_broken(error)
 
     def forked(self) -> None:
         """Close our copies of what the child has now; else a pipe would never end."""
@@ -171,6 +175,10 @@ class Outputs:
         if self._null is None:
             self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         return self._null
+
+
+def _ignore(error: OSError) -> None:
+    del error
 
 
 def _text(label: str) -> bytes:

@@ -11,7 +11,7 @@ from grn.supervise.job import OVER, RELEASING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from grn.supervise.job import Conduct, Job
@@ -50,6 +50,11 @@ class Releases:
         self._again = again
         self._pending: dict[int, Job] = {}
         self._said: set[str] = set()
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """The jobs whose release was not answered yet."""
+        return list(self._pending.values())
 
     def release(self, job: Job) -> None:
         """Give a job's lease back: it has ended, and nothing of it will be started any more."""

@@ -1,6 +1,7 @@
 """What the run's jobs ask of the broker, from the wish to the answer.
 
-Promises: at most 256 requests are outstanding, sent in as few writes as can be; a request is
+Promises: at most 256 requests are outstanding, sent in as few writes as can be, and no more jobs than
+there are descriptors for; a request is
 withdrawn when its time is up or the run is stopped, and a grant that crosses the withdrawal on its
 way is given back unused if the run is stopped. Without a broker (where that is allowed) jobs start
 without an allocation, as many at once as there are CPUs.
@@ -45,11 +46,14 @@ class Requests:
         link: Link,
         conduct: Conduct,
         *,
+        room: int,
         granted: Callable[[Job, Message], None],
         over: Callable[[Job], None],
     ) -> None:
         self.alone = False
         """There is no broker, and the jobs run without one."""
+        self._room = room
+        self._dismissed = False
         self._loop = loop
         self._link = link
         self._conduct = conduct
@@ -60,12 +64,19 @@ class Requests:
         self._withdrawn: set[int] = set()
         self._last_id = 0
         self._slots = len(os.sched_getaffinity(0))
+        self._asked_for = 0
+        self._starting = False
         self._patience: Timer | None = None
 
     @property
     def waiting(self) -> Sequence[Job]:
         """The jobs that wait for an answer, in the order of their requests."""
         return list(self._waiting.values())
+
+    @property
+    def need_a_broker(self) -> bool:
+        """Whether it is for us to start one: not if ours was told to leave while we waited."""
+        return bool(self._waiting) and not self._dismissed
 
     def add(self, jobs: Sequence[Job]) -> None:
         """Line jobs up; `ask()` sends their requests."""
@@ -82,8 +93,9 @@ class Requests:
             self._start_alone()
             return
         messages: list[Message] = []
-        while self._fresh and len(self._waiting) < _MOST:
+        while self._fresh and len(self._waiting) < _MOST and self._asked_for < self._room:
             job = self._fresh.popleft()
+            self._asked_for += 1
             request_id = self.next_id()
             job.move(WAITING)
             job.asked_s = self._loop.now()
@@ -100,6 +112,7 @@ class Requests:
             self._patience.cancel()
             self._patience = None
         self._withdrawn.clear()
+        self._dismissed = False
         return [self._message(request_id, job) for request_id, job in self._waiting.items()]
 
     def lost(self) -> None:
@@ -124,6 +137,10 @@ class Requests:
             if job.overdue:
                 self._link.send([{"op": "cancel", "id": request_id}])
             return True
+        if message.get("code") == "shutting-down":
+            # It waits for the next broker. One that was leaving when we came is ours to replace.
+            self._dismissed = self._dismissed or bool(job.reason)
+            return True
         del self._waiting[request_id]
         self._settle(job, message)
         return True
@@ -141,6 +158,12 @@ class Requests:
     def slot_is_free(self) -> None:
         """A job that ran without an allocation has ended."""
         self._slots += 1
+
+    def one_less(self) -> None:
+        """A job that was asked for is over, so there may be room for another."""
+        self._asked_for -= 1
+        if self._fresh:
+            self.ask()
 
     def _message(self, request_id: int, job: Job) -> Message:
         waited_s = job.waited_s + self._loop.now() - job.asked_s
@@ -219,9 +242,13 @@ class Requests:
             self._drop(job, GRN_FAILED_STATUS, problem)
 
     def _start_alone(self) -> None:
+        if self._starting:  # a job that could not be started has ended, and we are called again
+            return
+        self._starting = True
         while self._fresh and self._slots > 0:
             self._slots -= 1
             job = self._fresh.popleft()
             if job.state != WAITING:
                 job.move(WAITING)
             self._granted(job, {})
+        self._starting = False

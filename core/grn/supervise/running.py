@@ -174,6 +174,8 @@ class Running:
 
     def _main_ended(self, job: Job, status: int) -> None:
         job.ran_s = self._loop.now() - job.started_s
+        if job.owner is not None:
+            job.owner.main = None  # the number may soon be another's
         if os.WIFSIGNALED(status):
             job.signal = os.WTERMSIG(status)
         else:
@@ -246,7 +248,7 @@ class Running:
         """Bring up to date what the census leaves out, before it is taken."""
         if self._link.starter is not None:
             self._census.apart.add(self._link.starter)
-        self._census.apart |= self._link.broker_pids()
+        self._census.apart.add(self._link.broker_pid())
         self._census.guarded = self._link.starting
 
 

@@ -35,7 +35,7 @@ _STEERING = (
 )
 _CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
-_INFO = struct.Struct("@IiiII")  # ssi_signo, ssi_errno, ssi_code, ssi_pid, ssi_uid
+_INFO = struct.Struct("@Iii")  # ssi_signo, ssi_errno, ssi_code, and more up to 128 bytes
 _INFO_BYTES = 128
 _SI_KERNEL = 0x80
 
@@ -43,12 +43,11 @@ _SI_KERNEL = 0x80
 class Arrival:
     """One signal that came in; `from_terminal`: the kernel sent it, to our children as well."""
 
-    __slots__ = ("from_terminal", "number", "sender")
+    __slots__ = ("from_terminal", "number")
 
-    def __init__(self, number: int, code: int, sender: int) -> None:
+    def __init__(self, number: int, code: int) -> None:
         self.number = number
         self.from_terminal = code == _SI_KERNEL
-        self.sender = sender
 
 
 class Signals:
@@ -75,8 +74,8 @@ class Signals:
             except BlockingIOError:
                 return arrivals
             for offset in range(0, len(data), _INFO_BYTES):
-                number, _, code, pid, _ = _INFO.unpack_from(data, offset)
-                arrivals.append(Arrival(number, code, pid))
+                number, _, code = _INFO.unpack_from(data, offset)
+                arrivals.append(Arrival(number, code))
 
     def restore_in_child(self) -> None:
         """Undo, between fork and exec, what is not undone by exec."""

@@ -31,6 +31,8 @@ __all__ = ["Child", "Spawner", "exec_failure", "hold_standard_descriptors"]
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 _HIGHEST_STANDARD = 2
+_OUR_FILES = 64
+_FILES_PER_CHILD = 4  # two pipes, the one that tells of exec, a log
 
 
 class Child:
@@ -65,6 +67,11 @@ class Spawner:
         if soft != hard:
             self._files_before = (soft, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def room(self) -> int:
+        """Tell for how many children at once there are descriptors."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return max(1, (soft - _OUR_FILES) // _FILES_PER_CHILD)
 
     def spawn(
         self,

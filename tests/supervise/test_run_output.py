@@ -88,6 +88,18 @@ def test_no_color_is_respected(grn_run: GrnRun) -> None:
     assert b"\x1b" not in terminal.screen
 
 
+def test_colour_depends_on_each_stream_alone(grn_run: GrnRun) -> None:
+    """Labels on a terminal are coloured, those of the other stream in a file are not."""
+    line = "echo one; echo two >&2"
+    words = [*grn_run.argv("-q", "--gpus=0"), f"'{line}'", "true"]
+    terminal = grn_run.in_terminal(argv=["/bin/sh", "-c", f"exec {' '.join(words)} 2>errors"])
+    assert terminal.end() == 0
+    eventually(lambda: b"one" in terminal.screen)
+    assert b"\x1b[36m[1 echo one" in terminal.screen
+    with open(grn_run.path("errors"), "rb") as file:
+        assert file.read() == b"[1 echo one; echo two >&2] two\n"
+
+
 def test_stderr_goes_to_stderr(grn_run: GrnRun) -> None:
     """What a job writes to its standard error comes out of ours, and only there."""
     done = grn_run("-q", "--gpus=0", "echo out; echo err >&2", "true")

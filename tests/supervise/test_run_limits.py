@@ -23,7 +23,7 @@ def _full(grn_run: GrnRun) -> Iterator[None]:
     holder = grn_run.start("-q", "--gpus=2", "--memory=whole", "--", "sleep", "120")
     eventually(lambda: grn_run.env.status()["leases"], what="the holder's lease")
     yield
-    holder.kill()
+    holder.terminate()
     holder.wait(PATIENCE_S)
 
 

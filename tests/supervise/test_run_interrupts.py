@@ -254,7 +254,7 @@ def test_ctrl_z_suspends_the_command_with_us(grn_run: GrnRun) -> None:
 
 def test_several_commands_are_all_ended(grn_run: GrnRun) -> None:
     """Ctrl-C ends all that run and starts nothing more; the summary comes, then the signal."""
-    line = "echo $$ >a.new; mv a.new {}; exec sleep 60"
+    line = "echo $$ >{0}.new; mv {0}.new {0}; exec sleep 60"
     terminal = grn_run.in_terminal(
         "--grace=0.3", line.format("pid1"), line.format("pid2"), "touch third"
     )

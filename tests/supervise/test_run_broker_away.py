@@ -6,6 +6,10 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
+from grn.connection import connect
+from grn.errors import BrokerUnavailable
 from tests.env import PATIENCE_S, BrokerEnv, eventually
 from tests.supervise.grnrun import GrnRun
 
@@ -173,3 +177,40 @@ def test_without_a_broker_it_runs_if_told_to(
     assert done.stderr.startswith(b"grn run: running without a share: ")
     many = grn_run("-q", "--if-unavailable=run", *["true"] * 20)
     assert many.returncode == 0
+
+
+def test_a_request_outlives_an_orderly_restart(grn_run: GrnRun) -> None:
+    """A broker that is told to leave lets go of those who wait: they ask its successor."""
+    first = grn_run.start("-q", "--gpus=2", "--memory=whole", "--", "sh", "-c", HOLD.format("a", 0))
+    grn_run.wait_for("a.pid")
+    second = grn_run.start("-q", "--gpus=2", "--", "sh", "-c", "exit 9")
+    eventually(lambda: grn_run.env.status()["waiters"], what="a waiter")
+    assert grn_run.env.stop() == 0
+    grn_run.env.start()
+    eventually(lambda: grn_run.env.status()["waiters"], what="the waiter at the new broker")
+    go(grn_run, "a")
+    assert first.wait(PATIENCE_S) == 0
+    assert second.wait(PATIENCE_S) == 9
+
+
+def test_a_broker_that_was_told_to_leave_is_not_started_again_by_those_who_waited(
+    new_env: Callable[..., BrokerEnv], tmp_path: Path
+) -> None:
+    """Whoever stops a broker on purpose does not find it running again; the waiters say what is up."""
+    grn_run = on_demand(new_env, tmp_path)
+    first = grn_run.start("-q", "--gpus=2", "--memory=whole", "--", "sh", "-c", HOLD.format("a", 0))
+    grn_run.wait_for("a.pid")
+    second = grn_run.start("--gpus=2", "--", "true")
+    eventually(lambda: grn_run.env.status()["waiters"], what="a waiter")
+    os.kill(broker_pid(grn_run), signal.SIGTERM)
+    assert second.stderr is not None
+    lines = [second.stderr.readline()]
+    while b"broker has gone" not in lines[-1]:
+        lines.append(second.stderr.readline())
+        assert lines[-1], "it has ended"
+    with pytest.raises(BrokerUnavailable):
+        connect(grn_run.env.settings)
+    second.send_signal(signal.SIGINT)
+    assert second.wait(PATIENCE_S) == -signal.SIGINT
+    go(grn_run, "a")
+    assert first.wait(PATIENCE_S) == 0
