@@ -243,12 +243,27 @@ class AsyncClient:
 
     async def status(self) -> dict[str, Any]:
         """Return the state of the books (schema 1)."""
-        return cast("dict[str, Any]", (await self.call({"op": "status"}, "status"))["status"])
+        answer = await self.call({"op": "status", "page": 0}, "status")
+        status = cast("dict[str, Any]", answer["status"])
+        page = 0
+        while answer["more"]:
+            page += 1
+            answer = await self.call({"op": "status", "page": page}, "status")
+            for key in ("leases", "waiters"):
+                status[key] += answer["status"][key]
+        return status
 
     async def profiles(self, action: str = "list", **fields: Any) -> list[dict[str, Any]]:
         """List, `show`, `set` or `forget` what was learnt of job types."""
         answer = await self.call({"op": "profiles", "action": action, **fields}, "profiles")
-        return cast("list[dict[str, Any]]", answer["profiles"])
+        listed = cast("list[dict[str, Any]]", answer["profiles"])
+        page = 0
+        while answer["more"]:
+            page += 1
+            again = {"op": "profiles", "action": "show", **fields, "page": page}
+            answer = await self.call(again, "profiles")
+            listed += answer["profiles"]
+        return listed
 
     async def close(self) -> None:
         """End the connection; leases that were not released end with this process."""

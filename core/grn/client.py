@@ -262,13 +262,26 @@ class Client:
 
     def status(self) -> dict[str, Any]:
         """Return the state of the books (schema 1)."""
-        status: dict[str, Any] = self.call({"op": "status"}, "status")["status"]
+        answer = self.call({"op": "status", "page": 0}, "status")
+        status: dict[str, Any] = answer["status"]
+        page = 0
+        while answer["more"]:
+            page += 1
+            answer = self.call({"op": "status", "page": page}, "status")
+            for key in ("leases", "waiters"):
+                status[key] += answer["status"][key]
         return status
 
     def profiles(self, action: str = "list", **fields: Any) -> list[dict[str, Any]]:
         """List, `show`, `set` or `forget` what was learnt of job types."""
         answer = self.call({"op": "profiles", "action": action, **fields}, "profiles")
         listed: list[dict[str, Any]] = answer["profiles"]
+        page = 0
+        while answer["more"]:
+            page += 1
+            again = {"op": "profiles", "action": "show", **fields, "page": page}
+            answer = self.call(again, "profiles")
+            listed += answer["profiles"]
         return listed
 
     def stop(self) -> None:

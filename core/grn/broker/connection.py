@@ -16,8 +16,17 @@ from typing import TYPE_CHECKING, Any
 from grn import procs
 from grn.errors import GrnError, LeaseError, ProtocolError, UsageError
 from grn.rules import events as ev
-from grn.rules.messages import check_hello, end_from, error_reply, hello_reply, request_from, text
+from grn.rules.messages import (
+    check_hello,
+    end_from,
+    error_reply,
+    hello_reply,
+    number,
+    request_from,
+    text,
+)
 from grn.rules.model import Owner
+from grn.rules.report import pages
 from grn.rules.wire import Frames, decode, encode
 
 if TYPE_CHECKING:
@@ -28,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["HELLO_WITHIN_S", "MAX_UNREAD", "Connection"]
 
 HELLO_WITHIN_S = 5.0
+PAGE_CHARACTERS = 128 << 10
+"""A page of a report: with four bytes a character, half a frame."""
+
 MAX_UNREAD = 8 << 20
 """Bytes that wait for a client that does not read before it is dropped."""
 
@@ -159,6 +171,10 @@ class Connection(asyncio.BufferedProtocol):
             handler(message)
         except GrnError as error:
             self.reply(error_reply(request_id, error.code, error.message))
+        except OSError as error:
+            # asyncio would close the connection without a word.
+            log.exception("failed op=%r pid=%d", message.get("op"), self.pid)
+            self.reply(error_reply(request_id, "error", f"the broker met an error: {error}"))
 
     def _hello(self, message: dict[str, Any]) -> None:
         version = check_hello(message)
@@ -263,11 +279,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def _status(self, message: dict[str, Any]) -> None:
         report = self._core.status()
-        self.reply({"op": "status", "id": message.get("id"), "status": report})
+        page = number(message, "page") or 0
+        leases = len(report["leases"])
+        parts = pages([*report["leases"], *report["waiters"]], PAGE_CHARACTERS)
+        before = sum(map(len, parts[:page]))
+        shown = parts[page] if page < len(parts) else []
+        report["leases"] = shown[: max(0, leases - before)]
+        report["waiters"] = shown[max(0, leases - before) :]
+        more = page + 1 < len(parts)
+        self.reply({"op": "status", "id": message.get("id"), "status": report, "more": more})
 
     def _profiles(self, message: dict[str, Any]) -> None:
-        listed = self._core.edit_profiles(message)
-        self.reply({"op": "profiles", "id": message.get("id"), "profiles": listed})
+        page = number(message, "page") or 0
+        parts = pages(self._core.edit_profiles(message), PAGE_CHARACTERS)
+        shown = parts[page] if page < len(parts) else []
+        more = page + 1 < len(parts)
+        self.reply({"op": "profiles", "id": message.get("id"), "profiles": shown, "more": more})
 
     def _stop(self, message: dict[str, Any]) -> None:
         if self.uid not in (self._core.uid, 0):

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from grn.rules.ledger import Book
     from grn.rules.machine import Machine
     from grn.rules.model import Lease, Request
     from grn.rules.profiles import ProfileBook
 
-__all__ = ["SCHEMA", "profiles_report", "status_report"]
+__all__ = ["SCHEMA", "pages", "profiles_report", "status_report"]
 
 SCHEMA = 1
+_ENTRY_OVERHEAD = 300
+"""Characters of keys and numbers in one entry, roughly."""
 
 
 def status_report(machine: Machine, now: float, warnings: list[str]) -> dict[str, Any]:
@@ -27,6 +31,20 @@ def status_report(machine: Machine, now: float, warnings: list[str]) -> dict[str
         "ram_mib": {"total": ledger.ram.total, "booked": ledger.ram.booked},
         "warnings": warnings,
     }
+
+
+def pages(entries: Iterable[dict[str, Any]], limit: int) -> list[list[dict[str, Any]]]:
+    """Split entries so that no page grows far beyond `limit` characters: a frame is bounded."""
+    pages: list[list[dict[str, Any]]] = [[]]
+    room = limit
+    for entry in entries:
+        size = _ENTRY_OVERHEAD + sum(len(x) for x in entry.values() if isinstance(x, str))
+        if room < size:
+            pages.append([])
+            room = limit
+        pages[-1].append(entry)
+        room -= size
+    return pages
 
 
 def _device(book: Book) -> dict[str, Any]:
