@@ -151,7 +151,9 @@ def measure(*, quick: bool) -> list[Figure]:
 
 def _figures(what: str, ours: Crowd, bare: Crowd, limit: float) -> list[Figure]:
     rate, floor_rate = median(ours.rates), median(bare.rates)
-    scale = _NAMED_FLOOR / floor_rate
+    # By the floor of the same turn, since a shared machine changes from turn to turn.
+    share = median([own / base for own, base in zip(ours.rates, bare.rates, strict=True)])
+    scale = _NAMED_FLOOR * share / rate
     wait_ms = percentile(ours.waits, 0.99) * 1000
     beside = f"raw {rate:,.0f}/s, floor {floor_rate:,.0f}/s"
     raw = {"rate": rate, "floor_rate": floor_rate, "p99_ms": wait_ms, "scale": scale}

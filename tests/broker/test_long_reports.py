@@ -22,7 +22,7 @@ def test_status_of_many_waiters_with_long_names_is_complete(
 ) -> None:
     """A status of more than a frame arrives whole, in pages, with each waiter once."""
     env = new_env("sim:1x8GiB")
-    connection = connect(env.settings())
+    connection = connect(env.settings)
     connection.send(*({"op": "acquire", "id": n, **_OP} for n in range(1, _MANY + 1)))
     with env.client() as client:
         eventually(lambda: len(client.status()["waiters"]) == _MANY - 1)

@@ -18,6 +18,7 @@ class FakeHandle:
         self.cancelled = False
 
     def cancel(self) -> None:
+        """Take the call back."""
         self.cancelled = True
 
 
@@ -29,13 +30,16 @@ class FakeLoop:
         self.soon: list[FakeHandle] = []
 
     def time(self) -> float:
+        """Return the moment."""
         return self.now
 
     def call_soon(self, call: Callable[[], None]) -> FakeHandle:
+        """Have it called in the next turn."""
         self.soon.append(FakeHandle(call))
         return self.soon[-1]
 
     def turn(self) -> None:
+        """Let one turn pass."""
         ready, self.soon = self.soon, []
         for handle in ready:
             if not handle.cancelled:

@@ -202,17 +202,22 @@ def test_nobody_waits_longer_than_for_those_who_run_already(
         )
         stage.at(arrival_s, ask)
     stage.run_all()
-    ahead: list[tuple[float, float]] = []
-    for job in stage.jobs.values():
-        assert job.granted_s is not None
-        assert job.ended_s is not None
-        first_s = max([job.request.arrived_s, *(granted for granted, _ in ahead)])
-        running = [
-            other.ended_s
-            for other in stage.jobs.values()
-            if other.ended_s is not None
-            and other.granted_s is not None
-            and (other.granted_s < first_s or other.request.ticket < job.request.ticket)
+    served = sorted(stage.jobs.values(), key=lambda job: job.request.ticket)
+    for place, job in enumerate(served):
+        last = max((_number(other) for other in served[:place]), default=0)
+        ran_already = [
+            other.ended_s or 0.0
+            for other in served
+            if _number(other) < last or other.request.ticket < job.request.ticket
         ]
-        assert job.granted_s <= max([first_s, *running])
-        ahead.append((job.granted_s, job.ended_s))
+        first_s = max(
+            [job.request.arrived_s, *(other.granted_s or 0.0 for other in served[:place])]
+        )
+        assert job.granted_s is not None
+        assert job.granted_s <= max([first_s, *ran_already])
+
+
+def _number(job: Job) -> int:
+    """Return which grant it was, counted over all jobs."""
+    assert job.lease is not None
+    return job.lease.number

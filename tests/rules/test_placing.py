@@ -203,6 +203,18 @@ def test_the_reservation_stays_where_it_is() -> None:
     assert first.runs
 
 
+def test_what_is_kept_does_not_move() -> None:
+    """Once a device drains for the head it goes on draining, also if another one looks better."""
+    stage = Stage(8000, 8000)
+    for index, count in ((0, 2), (1, 3)):
+        for _ in range(count):
+            stage.ask(memory_mib=2000, allowed=frozenset({f"GPU-{index:04d}"}))
+    assert stage.ask("head", whole=True).waits
+    for job in [job for job in stage.running() if job.at == (1,)][:2]:
+        stage.finish(job)
+    assert stage.ask(memory_mib=1000, policy=Policy.PACK).at == (1,)
+
+
 def test_the_head_reserves_where_the_fewest_must_end() -> None:
     """The device that needs fewer ends is the one that is kept."""
     stage = Stage(8000, 8000)

@@ -228,7 +228,7 @@ def test_out_of_memory_is_tried_again_with_more(new_run: NewRun) -> None:
     eventually(lambda: run.env.status()["devices"][0]["measured_mib"] == 6000, what="a neighbour")
     grows = words("--plan=0:3000MiB 0.1:5000MiB", "--seconds=0.5")
     again = run.start("--json", "--type=t", "--retries-on-oom=3", "--", *grows)
-    eventually(lambda: run.env.status()["waiters"], what="a try that has no room beside it")
+    eventually(lambda: "5070 MiB" in _reasons(run), what="a try that has no room beside it")
     touch(run.path("go"))
     out, said = again.communicate(timeout=PATIENCE_S)
     (job,) = jobs_of(out)
@@ -236,6 +236,10 @@ def test_out_of_memory_is_tried_again_with_more(new_run: NewRun) -> None:
     assert said.count(b"out of device memory; running it again (with ") == 2
     assert said.count(b"CUDA out of memory") == 2
     assert neighbour.wait(PATIENCE_S) == 0
+
+
+def _reasons(run: GrnRun) -> str:
+    return " ".join(waiter["reason"] for waiter in run.env.status()["waiters"])
 
 
 def test_a_short_run_of_a_known_type_needs_no_word(new_run: NewRun) -> None:
