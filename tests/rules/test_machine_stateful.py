@@ -278,9 +278,11 @@ class MachineAgainstPromises(Facts):
             assert new.booked_mib == old.booked_mib
             assert new.alone == old.alone
         self.line.clear()
-        for held in self.held.values():
+        for lease_id, held in self.held.items():
             held.measured.clear()
             held.owner_gone = False
+            if held.main == "dead" and self.machine.leases[lease_id].main is not None:
+                held.main = "child"  # no record tells of a death: the watcher will, once more
         for page in self.pages.values():
             page.state, page.foreign, page.usage_known = DeviceState.OK, 0, True
         self._books_agree()

@@ -287,8 +287,9 @@ def test_die_with_parent_stops_the_job_when_the_caller_is_killed(grn_run: GrnRun
     script = "import subprocess, sys; subprocess.run(sys.argv[1:])"
     parent = grn_run.env.popen(["python3", "-c", script, *words], cwd=grn_run.folder)
     pids = pids_of(grn_run)
+    supervisors = procs.children(parent.pid)
     parent.kill()
-    for pid in pids:
+    for pid in [*pids, *supervisors]:
         wait_gone(pid)
 
 
@@ -298,8 +299,11 @@ def test_without_it_we_survive_our_parent(grn_run: GrnRun) -> None:
     script = "import subprocess, sys; subprocess.run(sys.argv[1:])"
     parent = grn_run.env.popen(["python3", "-c", script, *words], cwd=grn_run.folder)
     pids_of(grn_run)
+    supervisors = procs.children(parent.pid)
     parent.kill()
     assert grn_run.wait_for("done") == "done"
+    for pid in supervisors:
+        wait_gone(pid)
     eventually(lambda: lease_is_free(grn_run), what="a free lease")
 
 
