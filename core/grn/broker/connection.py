@@ -27,7 +27,7 @@ from grn.rules.messages import (
 )
 from grn.rules.model import Owner
 from grn.rules.report import pages
-from grn.rules.wire import Frames, decode, encode
+from grn.rules.wire import MAX_FRAME, Frames, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["HELLO_WITHIN_S", "MAX_UNREAD", "Connection"]
 
 HELLO_WITHIN_S = 5.0
-PAGE_CHARACTERS = 128 << 10
-"""A page of a report: with four bytes a character, half a frame."""
+PAGE_BYTES = MAX_FRAME * 3 // 4
+"""Of the entries of a report on one page; the rest of a frame is for devices and warnings."""
 
 MAX_UNREAD = 8 << 20
 """Bytes that wait for a client that does not read before it is dropped."""
@@ -281,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
         report = self._core.status()
         page = number(message, "page") or 0
         leases = len(report["leases"])
-        parts = pages([*report["leases"], *report["waiters"]], PAGE_CHARACTERS)
+        parts = pages([*report["leases"], *report["waiters"]], PAGE_BYTES)
         before = sum(map(len, parts[:page]))
         shown = parts[page] if page < len(parts) else []
         report["leases"] = shown[: max(0, leases - before)]
@@ -291,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _profiles(self, message: dict[str, Any]) -> None:
         page = number(message, "page") or 0
-        parts = pages(self._core.edit_profiles(message), PAGE_CHARACTERS)
+        parts = pages(self._core.edit_profiles(message), PAGE_BYTES)
         shown = parts[page] if page < len(parts) else []
         more = page + 1 < len(parts)
         self.reply({"op": "profiles", "id": message.get("id"), "profiles": shown, "more": more})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from grn.rules.wire import encode
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA", "pages", "profiles_report", "status_report"]
 
 SCHEMA = 1
-_ENTRY_OVERHEAD = 300
-"""Characters of keys and numbers in one entry, roughly."""
 
 
 def status_report(machine: Machine, now: float, warnings: list[str]) -> dict[str, Any]:
@@ -34,11 +34,11 @@ def status_report(machine: Machine, now: float, warnings: list[str]) -> dict[str
 
 
 def pages(entries: Iterable[dict[str, Any]], limit: int) -> list[list[dict[str, Any]]]:
-    """Split entries so that no page grows far beyond `limit` characters: a frame is bounded."""
+    """Split entries so that no page exceeds `limit` bytes: a frame is bounded."""
     pages: list[list[dict[str, Any]]] = [[]]
     room = limit
     for entry in entries:
-        size = _ENTRY_OVERHEAD + sum(len(x) for x in entry.values() if isinstance(x, str))
+        size = len(encode(entry))
         if room < size:
             pages.append([])
             room = limit
