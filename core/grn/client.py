@@ -10,7 +10,7 @@ import os
 import time
 import warnings
 
-from grn.connection import Connection, connect, connect_or_start
+from grn.connection import Connection, connect, connect_or_start, own_cores
 from grn.errors import (
     BrokerGone,
     BrokerUnavailable,
@@ -67,6 +67,7 @@ def acquire_message(
         "priority": priority,
         "mask": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "outer": os.environ.get("GRN_LEASE"),
+        "cores": own_cores(),
         "in_process": True,
     }
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from grn.settings import Settings
 
-__all__ = ["Connection", "connect", "connect_or_start"]
+__all__ = ["Connection", "connect", "connect_or_start", "own_cores"]
 
 _HELLO_WITHIN_S = 5.0
 _CHUNK = 1 << 16
@@ -191,6 +191,12 @@ def connect_or_start(settings: Settings, session: str | None = None) -> Connecti
             return connection
         _send_away(connection, settings.devices)
     raise BrokerUnavailable(f"brokers left before they greeted, {_START_OVER} times in a row")
+
+
+def own_cores() -> int | None:
+    """Return on how many cores this process may run; `None` if nothing narrows it (`taskset`)."""
+    mine = len(os.sched_getaffinity(0))
+    return mine if mine < (os.cpu_count() or 0) else None
 
 
 def _manages(connection: Connection, wanted: str | None) -> bool:

@@ -75,7 +75,6 @@ def test_only_cores_that_may_be_used_are_shared_out(new_run: NewRun) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-@pytest.mark.xfail(strict=True, reason="the share does not know the client's own cores yet")
 def test_a_command_bound_to_fewer_cores_is_told_no_more(new_run: NewRun) -> None:
     """Under `taskset` the share is at most the cores that the command itself may use."""
     core = min(os.sched_getaffinity(0))

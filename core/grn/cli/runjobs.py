@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from grn.connection import own_cores
 from grn.errors import UsageError
 from grn.rules.jobtype import command_type, shell_command_type
 from grn.supervise.job import Job
@@ -79,6 +80,7 @@ def _job(
         "priority": options.priority,
         "mask": _encodable(environ.get("CUDA_VISIBLE_DEVICES")),
         "outer": _encodable(environ.get("GRN_LEASE")),
+        "cores": own_cores(),
         "command": _encodable(command[:_COMMAND_LENGTH]),
     }
     return Job(number, command=command, words=words, label=label, request=request)

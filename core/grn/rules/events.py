@@ -201,6 +201,8 @@ class Reported:
     peak_mib: int | None
     source: str | None
     draining: bool
+    of_memory: bool
+    """It died of device memory: the same again with more may work."""
     next_mib: int | None
     notes: tuple[str, ...]
 

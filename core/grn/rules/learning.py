@@ -36,7 +36,7 @@ class Learning:
 
     def sampled(self, lease: Lease, now: float) -> list[ev.Effect]:
         """Take in what the lease's processes hold now; the books already know it."""
-        if not lease.uuids:
+        if not lease.uuids or lease.unseen:
             return []
         held = max(self._measured(lease, uuid) for uuid in lease.uuids)
         if lease.started_s is not None or held:
@@ -134,7 +134,10 @@ class Learning:
 
     @staticmethod
     def _unmeasured(lease: Lease) -> str:
-        why = "never used its device" if lease.samples else "ended before it could be measured"
+        if lease.unseen:
+            why = "cannot be measured, the driver does not say what a process holds"
+        else:
+            why = "never used its device" if lease.samples else "ended before it could be measured"
         alone = "" if lease.request.memory_mib else ", so its runs get devices alone"
         return f"type {lease.type!r} {why}: nothing learnt{alone}"
 
@@ -145,10 +148,9 @@ class Learning:
     def _failed(
         self, lease: Lease, profile: Profile, outcome: str, ran_s: float
     ) -> tuple[list[str], list[ev.Effect]]:
-        # A job that failed near its booking is only suspected: with a tight margin each failure of
-        # a known type looks like that. It raises the estimate only if the device was full too.
-        of_memory = outcome == OOM or (outcome == OOM_SUSPECTED and lease.device_nearly_full)
-        profile.failed(outcome, ran_s, oom_at_mib=lease.booked_mib if of_memory else None)
+        profile.failed(
+            outcome, ran_s, oom_at_mib=lease.booked_mib if self.of_memory(lease, outcome) else None
+        )
         if not profile.peaks:
             profile.withdraw_provisional()
         notes: list[str] = []
@@ -164,9 +166,18 @@ class Learning:
             effects.append(ev.Learnt(lease.type, profile.device_model))
         return notes, effects
 
+    @staticmethod
+    def of_memory(lease: Lease, outcome: str) -> bool:
+        """Whether the run is treated as an out-of-memory.
+
+        A job that failed near its booking is only suspected: with a tight margin each failure of a
+        known type looks like that. It counts only if the device was full too.
+        """
+        return outcome == OOM or (outcome == OOM_SUSPECTED and lease.device_nearly_full)
+
     def next_mib(self, lease: Lease, outcome: str) -> int | None:
         """Return what a retry should declare after it died of memory; `None`: leave it to GRN."""
-        if not outcome.startswith("oom") or not lease.uuids:
+        if not self.of_memory(lease, outcome) or not lease.uuids:
             return None
         more = bumped(lease.booked_mib)
         largest = max((book.device.capacity_mib for book in self._ledger.books), default=0)

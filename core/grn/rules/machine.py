@@ -177,6 +177,7 @@ class Machine:
 
     def _grant(self, now: float, request: Request, placement: Placement) -> list[ev.Effect]:
         threads = self.fair_share() if request.cpus is None else max(1, request.cpus)
+        threads = min(threads, request.cores or threads)
         self.line.remove(request.ticket)
         self._forget_ticket(request.ticket)
         self.number += 1
@@ -254,6 +255,7 @@ class Machine:
             peak,
             "sampled" if peak is not None else None,
             drains,
+            self.learning.of_memory(lease, outcome),
             self.learning.next_mib(lease, outcome),
             tuple(notes),
         )
@@ -372,6 +374,8 @@ class Machine:
         book.usage_known = reading.used_mib is not None
         if reading.foreign_mib is not None:
             book.foreign_mib = max(0, reading.foreign_mib) + self._strays_mib(book, reading)
+        for lease_id in book.bookings:
+            self.leases[lease_id].unseen = reading.leases is None
         if reading.leases is not None:
             for lease_id in book.bookings:
                 self.ledger.measure(lease_id, reading.uuid, reading.leases.get(lease_id, 0))

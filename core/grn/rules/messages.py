@@ -137,6 +137,7 @@ def request_from(
         allowed=_allowed(message.get("mask"), devices),
         outer=text(message, "outer") or None,
         session=session,
+        cores=number(message, "cores"),
         arrived_s=now - waited,
         in_process=message.get("in_process") is True,
     )
@@ -190,6 +191,7 @@ def released_reply(request_id: object, report: Reported, *, ran_s: float) -> dic
         "source": report.source,
         "ran_s": ran_s,
         "draining": report.draining,
+        "of_memory": report.of_memory,
         "next_mib": report.next_mib,
         "notes": list(report.notes),
     }

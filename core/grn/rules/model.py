@@ -78,7 +78,7 @@ class Request:
 
     `memory_mib` is per device; `None` means "what was learnt". `allowed` narrows the devices to
     those that the client's own mask names. `ticket` is the broker's name for the request, `session`
-    the client's name for itself.
+    the client's name for itself, `cores` how many the client may use if it is bound to some.
     `in_process`: the client uses the device itself, no other process will be named.
     """
 
@@ -96,6 +96,7 @@ class Request:
     allowed: frozenset[str] | None = None
     outer: str | None = None
     session: str = ""
+    cores: int | None = None
     arrived_s: float = 0.0
     in_process: bool = False
 
@@ -147,6 +148,8 @@ class Lease:
     owner_gone: bool = False
     device_nearly_full: bool = False
     outgrown: bool = False
+    unseen: bool = False
+    """The driver does not say what processes hold on a device of it."""
 
     @property
     def type(self) -> str:

@@ -190,7 +190,13 @@ class Batch:
     # -- the way of a job -----------------------------------------------------------------------
 
     def _granted(self, job: Job, grant: dict[str, Any]) -> None:
-        self._running.start(job, grant)
+        # In a burst of grants: a Ctrl-C that has come meanwhile would not reach this child.
+        if self._signals.steering_pending():
+            self._on_signals()
+        if self.interrupted is None:
+            self._running.start(job, grant)
+        else:
+            self._requests.hand_back(job, grant)
 
     def _ended(self, job: Job) -> None:
         if not job.grant:

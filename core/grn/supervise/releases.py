@@ -89,7 +89,7 @@ class Releases:
             if note not in self._said:
                 self._said.add(note)
                 self._reporter.note(str(note))
-        self._go_on(job, message.get("next_mib"))
+        self._go_on(job, of_memory=bool(message["of_memory"]), next_mib=message["next_mib"])
         return True
 
     def _message(self, request_id: int, job: Job) -> Message:
@@ -119,11 +119,10 @@ class Releases:
             booked_mib=None,
             device_nearly_full=False,
         )
-        self._go_on(job, None)
+        self._go_on(job, of_memory=job.outcome == outcome.OOM, next_mib=None)
 
-    def _go_on(self, job: Job, next_mib: int | None) -> None:
-        out_of_memory = job.outcome in {outcome.OOM, outcome.OOM_SUSPECTED}
-        if out_of_memory and job.tries <= self._conduct.retries_on_oom and not job.stopped:
+    def _go_on(self, job: Job, *, of_memory: bool, next_mib: int | None) -> None:
+        if of_memory and job.tries <= self._conduct.retries_on_oom and not job.stopped:
             job.request["memory_mib"] = next_mib
             self._reporter.again(job)
             self._again(job)

@@ -184,8 +184,18 @@ class Requests:
         if message["op"] == "waiting":
             return
         self._withdrawn.discard(request_id)
-        if message["op"] == "granted" and not message.get("nested"):
-            release = {"op": "release", "id": self.next_id(), "lease": message["lease"]}
+        if message["op"] == "granted":
+            self._give_back(message)
+
+    def hand_back(self, job: Job, grant: Message) -> None:
+        """Do not start a job that was granted: the run is being stopped."""
+        if grant:
+            self._give_back(grant)
+        self._drop(job, GRN_FAILED_STATUS, "not started", outcome.CANCELLED)
+
+    def _give_back(self, grant: Message) -> None:
+        if not grant.get("nested"):
+            release = {"op": "release", "id": self.next_id(), "lease": grant["lease"]}
             self._link.send([{**release, "exit_code": None, "signal": None, "stopped": True}])
 
     def _drop(self, job: Job, status: int, problem: str, result: str = outcome.FAILED) -> None:

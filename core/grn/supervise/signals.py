@@ -77,6 +77,10 @@ class Signals:
                 number, _, code = _INFO.unpack_from(data, offset)
                 arrivals.append(Arrival(number, code))
 
+    def steering_pending(self) -> bool:
+        """Tell whether a signal that steers the run has arrived and was not read yet."""
+        return bool(signal.sigpending() & (self.taken - {signal.SIGCHLD}))
+
     def restore_in_child(self) -> None:
         """Undo, between fork and exec, what is not undone by exec."""
         if self._child_before == signal.SIG_IGN:
