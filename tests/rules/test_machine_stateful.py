@@ -281,8 +281,10 @@ class MachineAgainstPromises(Facts):
         for lease_id, held in self.held.items():
             held.measured.clear()
             held.owner_gone = False
-            if held.main == "dead" and self.machine.leases[lease_id].main is not None:
-                held.main = "child"  # no record tells of a death: the watcher will, once more
+            known = self.machine.leases[lease_id]
+            if held.main == "dead" and known.main is not None:
+                # No record tells of a death: the watcher will, once more.
+                held.main = "own" if known.main == known.request.owner else "child"
         for page in self.pages.values():
             page.state, page.foreign, page.usage_known = DeviceState.OK, 0, True
         self._books_agree()
