@@ -9,6 +9,7 @@ import pytest
 
 from grn.cli.runargs import help_text, parse
 from grn.cli.runjobs import build_jobs, shortened
+from grn.connection import own_cores
 from grn.errors import UsageError
 
 if TYPE_CHECKING:
@@ -189,6 +190,7 @@ def test_requests_carry_what_was_asked() -> None:
         "priority": 0,
         "mask": "1",
         "outer": "x-1",
+        "cores": own_cores(),
         "command": "/usr/bin/env a",
     }
 
