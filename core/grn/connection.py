@@ -193,10 +193,18 @@ def connect_or_start(settings: Settings, session: str | None = None) -> Connecti
     raise BrokerUnavailable(f"brokers left before they greeted, {_START_OVER} times in a row")
 
 
+_own_cores: list[int | None] = []
+
+
 def own_cores() -> int | None:
-    """Return on how many cores this process may run; `None` if nothing narrows it (`taskset`)."""
-    mine = len(os.sched_getaffinity(0))
-    return mine if mine < (os.cpu_count() or 0) else None
+    """Return on how many cores this process may run; `None` if nothing narrows it (`taskset`).
+
+    Found once: it costs more than the rest of a request.
+    """
+    if not _own_cores:
+        mine = len(os.sched_getaffinity(0))
+        _own_cores.append(mine if mine < (os.cpu_count() or 0) else None)
+    return _own_cores[0]
 
 
 def _manages(connection: Connection, wanted: str | None) -> bool:

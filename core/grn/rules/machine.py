@@ -162,14 +162,13 @@ class Machine:
         no_room: dict[tuple[object, ...], Waits] = {}
         self._reasons.clear()
         for request in self.line:
-            shape = request.shape
-            if shape in no_room:
+            if no_room and request.shape in no_room:
                 continue
             verdict = self.placer.place(request, head)
             if isinstance(verdict, Placement):
                 effects += self._grant(now, request, verdict)
                 continue
-            no_room[shape] = verdict
+            no_room[request.shape] = verdict
             self._reasons[request.ticket] = verdict.reason
             if head is None and verdict.for_room:
                 head = self.placer.reserve(request, self.reservation)
