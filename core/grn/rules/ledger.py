@@ -67,7 +67,7 @@ class Book:
     def free_mib(self) -> int:
         """MiB that can be granted now; never negative, also when jobs outgrew their bookings."""
         free = self.device.capacity_mib - self.foreign_mib - self.committed_mib
-        return free if free > 0 else 0  # asked for each device and request: max() is a call
+        return max(0, free)  # asked for each device and request: max() is a call
 
     @property
     def measured_mib(self) -> int:

@@ -16,7 +16,6 @@ that arrived together is in the line: fair shares of the cores count them all.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from grn.rules import events as ev
@@ -26,7 +25,8 @@ from grn.rules.model import DeviceState, Lease, LeaseState
 from grn.rules.outcome import classify
 from grn.rules.placing import Placement, Placer, Waits
 from grn.rules.promises import check_machine
-from grn.rules.records import end_record, grant_record, lease_from_record, main_record
+from grn.rules.records import end_record, grant_record, main_record
+from grn.rules.succession import restore, snapshot
 from grn.rules.waiting import Reservation, WaitingLine
 
 if TYPE_CHECKING:
@@ -423,61 +423,11 @@ class Machine:
 
     def snapshot(self) -> list[dict[str, object]]:
         """Return the records from which a successor rebuilds the leases that are held now."""
-        counter: dict[str, object] = {"ev": "token", "token": self.token, "number": self.number}
-        return [counter, *(
-            grant_record(lease, alone=self._is_alone(lease)) for lease in self.leases.values()
-        )]  # fmt: skip
+        return snapshot(self)
 
     def restore(self, records: Iterable[Mapping[str, Any]], now: float) -> None:
         """Rebuild the leases that a journal tells of. Profiles come from their own store."""
-        for record in records:
-            kind = record.get("ev")
-            if kind == "token":
-                self.token = str(record["token"])
-                self.number = max(self.number, int(record["number"]))
-            elif kind == "grant":
-                self._restore_lease(record, now)
-            elif kind == "main" and record["lease"] in self.leases:
-                self._restore_main(record)
-            elif kind == "end" and record["lease"] in self.leases:
-                lease = self.leases.pop(str(record["lease"]))
-                self.ledger.remove(lease.id, lease.uuids)
-
-    def _restore_lease(self, record: Mapping[str, Any], now: float) -> None:
-        lease = lease_from_record(record, now)
-        if lease.id in self.leases:
-            return
-        self.number = max(self.number, lease.number)
-        self.leases[lease.id] = lease
-        drains = lease.state is LeaseState.DRAINING  # and has given its CPUs and RAM back
-        self.ledger.restore(
-            lease.id,
-            lease.uuids,
-            lease.booked_mib,
-            alone=bool(record.get("alone")),
-            cpus=0 if drains else lease.request.cpus or 0,
-            ram_mib=0 if drains else lease.request.ram_mib or 0,
-        )
-
-    def _restore_main(self, record: Mapping[str, Any]) -> None:
-        lease = self.leases[str(record["lease"])]
-        main = record.get("main")
-        owner = lease.request.owner
-        lease.main = replace(owner, pid=int(main[0]), start=int(main[1])) if main else None
-        state = LeaseState(record.get("state", lease.state))
-        if state is LeaseState.DRAINING and lease.state is not LeaseState.DRAINING:
-            self.ledger.release_pools(lease.id)
-        elif state is LeaseState.RUNNING and lease.state is LeaseState.PROBE:
-            lease.booked_mib = int(record.get("booked_mib", lease.booked_mib))
-            self.ledger.rebook(lease.id, lease.uuids, lease.booked_mib)
-        lease.state = state
-
-    def _is_alone(self, lease: Lease) -> bool:
-        return any(
-            self.ledger.by_uuid[uuid].alone == lease.id
-            for uuid in lease.uuids
-            if uuid in self.ledger.by_uuid
-        )
+        restore(self, records, now)
 
     # -- promises -------------------------------------------------------------------------------
 

@@ -1,0 +1,85 @@
+"""What one broker leaves to the next: the leases that are held, as records and back.
+
+A record of the journal says what a lease is (`grant`), what changed (`main`), or that it is over
+(`end`); a snapshot starts a journal anew. What can be observed again (memory in use, who is dead) is
+not kept: the successor looks for itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from grn.rules.model import LeaseState
+from grn.rules.records import grant_record, lease_from_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from grn.rules.machine import Machine
+    from grn.rules.model import Lease
+
+__all__ = ["restore", "snapshot"]
+
+
+def snapshot(machine: Machine) -> list[dict[str, object]]:
+    """Return the records that rebuild the present leases, and the numbers that ids go on from."""
+    counter: dict[str, object] = {
+        "ev": "token",
+        "token": machine.token,
+        "number": machine.number,
+    }
+    leases = machine.leases.values()
+    return [counter, *(grant_record(lease, alone=_is_alone(machine, lease)) for lease in leases)]
+
+
+def restore(machine: Machine, records: Iterable[Mapping[str, Any]], now: float) -> None:
+    """Put back the leases that records tell of; those of an unknown kind are for somebody else."""
+    for record in records:
+        kind = record.get("ev")
+        if kind == "token":
+            machine.token = str(record["token"])
+            machine.number = max(machine.number, int(record["number"]))
+        elif kind == "grant":
+            _restore_lease(machine, record, now)
+        elif kind == "main" and record["lease"] in machine.leases:
+            _restore_change(machine, record)
+        elif kind == "end" and record["lease"] in machine.leases:
+            lease = machine.leases.pop(str(record["lease"]))
+            machine.ledger.remove(lease.id, lease.uuids)
+
+
+def _restore_lease(machine: Machine, record: Mapping[str, Any], now: float) -> None:
+    lease = lease_from_record(record, now)
+    if lease.id in machine.leases:
+        return
+    machine.number = max(machine.number, lease.number)
+    machine.leases[lease.id] = lease
+    drains = lease.state is LeaseState.DRAINING  # and has given its CPUs and RAM back
+    machine.ledger.restore(
+        lease.id,
+        lease.uuids,
+        lease.booked_mib,
+        alone=bool(record.get("alone")),
+        cpus=0 if drains else lease.request.cpus or 0,
+        ram_mib=0 if drains else lease.request.ram_mib or 0,
+    )
+
+
+def _restore_change(machine: Machine, record: Mapping[str, Any]) -> None:
+    lease = machine.leases[str(record["lease"])]
+    main = record.get("main")
+    owner = lease.request.owner
+    lease.main = replace(owner, pid=int(main[0]), start=int(main[1])) if main else None
+    state = LeaseState(record.get("state", lease.state))
+    if state is LeaseState.DRAINING and lease.state is not LeaseState.DRAINING:
+        machine.ledger.release_pools(lease.id)
+    elif state is LeaseState.RUNNING and lease.state is LeaseState.PROBE:
+        lease.booked_mib = int(record.get("booked_mib", lease.booked_mib))
+        machine.ledger.rebook(lease.id, lease.uuids, lease.booked_mib)
+    lease.state = state
+
+
+def _is_alone(machine: Machine, lease: Lease) -> bool:
+    books = machine.ledger.by_uuid
+    return any(books[uuid].alone == lease.id for uuid in lease.uuids if uuid in books)
