@@ -1,5 +1,19 @@
 """Between the wire's maps and the rules' nouns: what a client may say, and what it is answered.
 
+The protocol, after a hello from either side (`magic`, `version`, the client's `session`):
+
+    acquire   type, gpus, memory_mib (a number, "whole" or none), policy, cpus, ram_mib, priority,
+              label, mask (the client's own), outer (its lease, if it is inside one), cores (how
+              many it is bound to), in_process (it uses the device itself), waited_s
+              -> waiting (reason), then granted or refused
+    cancel    -> refused, unless a grant was on its way
+    started   lease, pid of the job's main process; not answered
+    release   lease, exit_code, signal, said_oom, stopped -> released
+    adopt     leases that a client goes on holding under a new broker -> adopted
+    status, profiles, stop
+
+Requests carry an `id`, answers repeat it. Added fields are ignored by who does not know them.
+
 The only module that knows the names of fields on the wire. A field of the wrong type, a negative
 number or an unknown policy is the client's mistake: it gets an error reply, its connection lives.
 """
