@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import time
@@ -105,3 +106,23 @@ def _has_child(pid: int, name: bytes) -> bool:
         except OSError:  # it has ended
             continue
     return False
+
+
+@pytest.mark.parametrize("how", ["leftovers", "term"])
+def test_children_that_we_found_here_are_not_touched(grn_run: GrnRun, how: str) -> None:
+    """A shell that became us had children before: no end of a job, and no stop, concerns them."""
+    command = "true" if how == "leftovers" else "echo yes >runs; exec sleep 60"
+    run = shlex.join(
+        grn_run.argv("-q", "--leftovers=kill", "--grace=0.3", "--", "sh", "-c", command)
+    )
+    before = "sleep 60 & echo $! >server.new; mv server.new server"
+    whole = ["sh", "-c", f"{before}; exec {run}"]
+    process = grn_run.env.popen(whole, cwd=grn_run.folder, env=grn_run.env.environ)
+    server = int(grn_run.wait_for("server"))
+    if how == "term":
+        grn_run.wait_for("runs")
+        process.terminate()
+    assert process.wait(PATIENCE_S) == (0 if how == "leftovers" else -signal.SIGTERM)
+    assert procs.start_time(server) is not None
+    os.kill(server, signal.SIGKILL)
+    wait_gone(server)

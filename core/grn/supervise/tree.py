@@ -6,6 +6,9 @@ children that carry its lease in their environment or were seen below its main p
 A process that left us altogether (started by a daemon on the job's behalf) counts if it carries
 the lease. What can be attributed in none of these ways belongs to the `heir`, if there is one.
 
+A shell that replaces itself by us (`server & exec grn run ...`) leaves us its children: they are no
+job's, and since an orphan of theirs looks like an orphan of a job, there is no heir then.
+
 Promises: the broker, though it may be our child, belongs to no job; a process is signalled through
 a pidfd after its start time was compared, so a reused number never gets another's signal; a list
 that comes back empty was so at one moment: a process that ends during the walk, and whose children
@@ -43,13 +46,15 @@ class Census:
     """Finds the living processes of jobs.
 
     `apart`: children of ours that are no job's, with all below them. `guarded`: a broker is being
-    started and cannot be told from a job's unmarked orphan yet, so the heir gets nothing.
+    started and cannot be told from a job's unmarked orphan yet, so the heir gets nothing. To be made
+    before the first job is started: the children that are there already are apart.
     """
 
     def __init__(self) -> None:
-        self.apart: set[int] = set()
-        self.guarded = False
         self._me = os.getpid()
+        self.apart = set(procs.children(self._me))
+        self.guarded = False
+        self._among_strangers = bool(self.apart)
 
     def take(
         self, owners: Sequence[Owner], *, heir: Owner | None, everywhere: bool
@@ -84,7 +89,9 @@ class Census:
             if start is None:
                 died.add(child)
                 continue
-            owner = self._owner_of(child, start, found) or (None if self.guarded else heir)
+            owner = self._owner_of(child, start, found)
+            if owner is None and not self.guarded and not self._among_strangers:
+                owner = heir
             if owner is not None:
                 died |= self._collect(child, found.setdefault(owner, {}))
         return died - dead
