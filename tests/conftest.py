@@ -6,6 +6,7 @@ Hypothesis takes the same examples in each CI run, and new ones on a developer's
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BUSY: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+# Whoever starts the tests in the background or under nohup has these ignored, and so would every
+# process that a test starts and then signals.
+for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(
+            _number,
+            signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL,
+        )
 
 settings.register_profile("dev", **_BUSY)
 settings.register_profile("ci", derandomize=True, print_blob=True, **_BUSY)
