@@ -204,7 +204,7 @@ def test_the_oldest_known_type_goes_first() -> None:
     book = ProfileBook(EXACT, limit=2)
     for name in "abac":
         book.of(name, "m").succeeded(1000, 1.0, "sampled")
-    assert {profile.type for profile in book.matching()} == {"a", "c"}
+    assert {profile.type for profile in book.all()} == {"a", "c"}
 
 
 def test_what_one_model_taught_helps_on_another() -> None:
@@ -225,4 +225,22 @@ def test_forgetting_is_complete() -> None:
     assert book.find("job", "A") is None
     assert book.forget("job") == 1
     assert book.forget("job") == 0
-    assert not book.matching()
+    assert not book.all()
+
+
+def test_a_type_that_was_dropped_from_memory_is_recalled() -> None:
+    """What a store knows counts on, however long a type was not asked for."""
+    kept = Profile("a", "m", peaks=[3000], runs=1)
+    asked: list[str] = []
+
+    def recall(job_type: str) -> list[Profile]:
+        asked.append(job_type)
+        return [kept] if job_type == "a" else []
+
+    book = ProfileBook(EXACT, limit=2, recall=recall)
+    assert book.estimate_mib("a", "m", factor=1.1) == 3000
+    book.of("b", "m").set_mib = 1000
+    book.of("c", "m").set_mib = 1000
+    book.of("a", "m").succeeded(2000, 1.0, "sampled")
+    assert kept.peaks == [3000, 2000]
+    assert asked == ["a", "b", "c", "a"]

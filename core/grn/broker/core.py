@@ -21,7 +21,7 @@ from grn.broker.watch import Watcher
 from grn.errors import JournalError, UsageError
 from grn.rules import events as ev
 from grn.rules.messages import number, released_reply, text
-from grn.rules.profiles import to_record
+from grn.rules.profiles import from_record, to_record
 from grn.rules.report import profiles_report, status_report
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from grn.broker.journal import Journal
     from grn.broker.store import ProfileStore
     from grn.devices.base import Backend
+    from grn.rules.estimate import Profile
     from grn.rules.machine import Machine
     from grn.rules.messages import GrantWriter
     from grn.rules.model import Device, End, Lease, Owner, Policy
@@ -40,6 +41,7 @@ __all__ = ["BrokerCore"]
 _INBOX_BYTES = 1 << 16
 _KEEP_PROFILES_AFTER_S = 0.2
 _HEAL_EVERY_S = 1.0
+_PRUNE_EVERY = 500
 _COMPACT_RECORDS = 16384
 log = logging.getLogger("grn.broker")
 
@@ -57,6 +59,7 @@ class BrokerCore:
         devices: tuple[Device, ...],
         journal: Journal,
         store: ProfileStore,
+        max_types: int,
         writer: GrantWriter,
         policy: Policy,
         release: str,
@@ -86,10 +89,13 @@ class BrokerCore:
         self._journal = journal
         self._managed: dict[str, object] = {"ev": "devices", "spec": backend.spec, "mask": mask}
         self._store = store
+        self._max_types = max_types
         self._writer = writer
         self._debug = debug
         self._effects: list[ev.Effect] = []
-        self._unkept: dict[tuple[str, str], None] = {}
+        self._unkept: dict[tuple[str, str], Profile] = {}
+        self._kept_since_prune = _PRUNE_EVERY
+        machine.profiles.recall = self._recall
         self._keep_timer: asyncio.TimerHandle | None = None
         self._heal_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -331,7 +337,7 @@ class BrokerCore:
 
     def _learnt(self, job_type: str, model: str) -> None:
         """Keep a profile soon, off the path from release to grant, many in one transaction."""
-        self._unkept[(job_type, model)] = None
+        self._unkept[(job_type, model)] = self.machine.profiles.of(job_type, model)
         if self._keep_timer is None:
             self._keep_timer = self.loop.call_later(_KEEP_PROFILES_AFTER_S, self.keep_profiles)
 
@@ -348,14 +354,34 @@ class BrokerCore:
     def _profiles_written(self) -> JournalError | None:
         if not self._unkept:
             return None
-        book = self.machine.profiles
-        found = {key: book.find(*key) for key in self._unkept}
+        self._kept_since_prune += len(self._unkept)
         try:
-            self._store.put_many({key: to_record(p) for key, p in found.items() if p is not None})
+            self._store.put_many({key: to_record(p) for key, p in self._unkept.items()})
+            if self._kept_since_prune > _PRUNE_EVERY:
+                self._store.prune(self._max_types)
+                self._kept_since_prune = 0
         except JournalError as error:
             return error
         self._unkept.clear()
         return None
+
+    def _recall(self, job_type: str) -> list[Profile]:
+        """Find what the store knows of a type of which nothing is in memory."""
+        try:
+            found = self._store.of_type(job_type)
+        except JournalError as error:
+            log.warning("profile-not-read type=%r reason=%r", job_type, str(error))
+            found = {}
+        profiles = {key: from_record(*key, record) for key, record in found.items()}
+        profiles.update((key, p) for key, p in self._unkept.items() if key[0] == job_type)
+        return list(profiles.values())
+
+    def _all_profiles(self) -> list[Profile]:
+        """List the profiles in the store and those that memory has beside them."""
+        kept = self._store.load(self._max_types)
+        everything = {key: from_record(*key, record) for key, record in kept.items()}
+        present = {(p.type, p.device_model): p for p in self.machine.profiles.all()}
+        return list({**everything, **present}.values())
 
     def edit_profiles(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         """List, set or forget profiles, as a client asks."""
@@ -375,15 +401,19 @@ class BrokerCore:
             raise UsageError(f"profiles: {action!r} is not list, show, set or forget")
         self.machine.dirty = True
         self.keep_profiles()
-        return profiles_report(book, job_type, model)
+        found = book.of_type(job_type) if job_type else self._all_profiles()
+        shown = [p for p in found if model in (None, p.device_model)]
+        return profiles_report(shown, book.margin)
 
     def _forget(self, job_type: str | None, model: str | None) -> None:
         book = self.machine.profiles
-        types = [job_type] if job_type else sorted({p.type for p in book.matching()})
+        types = [job_type] if job_type else sorted({p.type for p in self._all_profiles()})
         for name in types:
             if not book.forget(name, model) and job_type:
                 raise UsageError(f"no profile of type {name!r}")
             self._store.delete(name, model)
+            for key in [k for k in self._unkept if k[0] == name and model in (None, k[1])]:
+                del self._unkept[key]
 
     # -- status ---------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ class Sampler:
         if lease.state is not LeaseState.RUNNING:
             return True
         profiles = self._core.machine.profiles
-        return bool(lease.uuids) and not any(p.known for p in profiles.matching(lease.type))
+        return bool(lease.uuids) and not any(p.known for p in profiles.of_type(lease.type))
 
     def _look_within(self, seconds: float) -> None:
         """Bring the timer forward if it would fire later; it is never put off or taken back.

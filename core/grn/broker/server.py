@@ -32,13 +32,16 @@ from grn.rules.estimate import Margin
 from grn.rules.machine import Machine
 from grn.rules.messages import GrantWriter
 from grn.rules.model import Device, Policy
-from grn.rules.profiles import ProfileBook, from_record
+from grn.rules.profiles import ProfileBook
 
 if TYPE_CHECKING:
     from grn.devices.base import Backend
     from grn.settings import Settings
 
 __all__ = ["main"]
+
+_TYPES_IN_MEMORY = 1000
+"""The store knows more; a megabyte or two is enough for those in use."""
 
 _FOR_OURSELVES, _FOR_THE_GROUP = 0o600, 0o660
 log = logging.getLogger("grn.broker")
@@ -118,9 +121,8 @@ def _assemble(
 ) -> BrokerCore:
     devices = tuple(_rule_devices(settings, backend))
     store = ProfileStore(os.path.join(settings.state_dir, "profiles.sqlite"))
-    profiles = ProfileBook(Margin(*settings.margin_rule), limit=settings.max_types)
-    kept = store.load(settings.max_types)
-    profiles.load(from_record(*key, record) for key, record in reversed(kept.items()))
+    in_memory = min(settings.max_types, _TYPES_IN_MEMORY)
+    profiles = ProfileBook(Margin(*settings.margin_rule), limit=in_memory)
     machine = Machine(
         devices,
         cpus=settings.machine_cpus or hostcpu.usable_cpus(reserve=settings.cpu_reserve),
@@ -140,6 +142,7 @@ def _assemble(
         devices=devices,
         journal=journal,
         store=store,
+        max_types=settings.max_types,
         writer=GrantWriter.for_mask(
             devices,
             mask=mask,

@@ -66,7 +66,15 @@ class ProfileStore:
     def load(self, limit: int) -> dict[tuple[str, str], dict[str, Any]]:
         """Return the profiles used last, newest first, at most `limit`."""
         query = "SELECT type, device_model, data FROM profiles ORDER BY updated DESC LIMIT ?"
-        rows = self._run(lambda db: db.execute(query, (limit,)).fetchall())
+        return self._found(query, limit)
+
+    def of_type(self, job_type: str) -> dict[tuple[str, str], dict[str, Any]]:
+        """Return the profiles of one type, on all device models."""
+        query = "SELECT type, device_model, data FROM profiles WHERE type = ?"
+        return self._found(query, _key(job_type, "")[0])
+
+    def _found(self, query: str, value: object) -> dict[tuple[str, str], dict[str, Any]]:
+        rows = self._run(lambda db: db.execute(query, (value,)).fetchall())
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for job_type, model, data in rows:
             key = (_from_column(job_type), _from_column(model))

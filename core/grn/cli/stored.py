@@ -19,6 +19,7 @@ from grn.rules.report import profiles_report
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from grn.rules.estimate import Profile
     from grn.settings import Settings
 
 __all__ = ["StoredProfiles"]
@@ -48,10 +49,14 @@ class StoredProfiles:
             self._set(type, device_model, memory_mib)
         elif action == "forget":
             self._forget(type, device_model)
-        return profiles_report(self._book, type, device_model)
+        return profiles_report(self._matching(type, device_model), self._book.margin)
+
+    def _matching(self, job_type: str | None, model: str | None = None) -> list[Profile]:
+        known = self._book.of_type(job_type) if job_type else self._book.all()
+        return [profile for profile in known if model in (None, profile.device_model)]
 
     def _set(self, job_type: str, model: str | None, mib: int) -> None:
-        models = {model} if model else {profile.device_model for profile in self._book.matching()}
+        models = {model} if model else {profile.device_model for profile in self._book.all()}
         if not models:
             raise UsageError(
                 "no broker runs that could be asked for its devices: name one with --device-model"
@@ -60,11 +65,11 @@ class StoredProfiles:
             self._book.of(job_type, name).set_mib = mib
         self._store = self._store or ProfileStore(self._path)
         self._store.put_many(
-            {(job_type, p.device_model): to_record(p) for p in self._book.matching(job_type)}
+            {(job_type, p.device_model): to_record(p) for p in self._book.of_type(job_type)}
         )
 
     def _forget(self, job_type: str | None, model: str | None) -> None:
-        for name in {profile.type for profile in self._book.matching(job_type, model)}:
+        for name in {profile.type for profile in self._matching(job_type, model)}:
             self._book.forget(name, model)
             if self._store:
                 self._store.delete(name, model)

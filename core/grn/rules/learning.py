@@ -118,7 +118,7 @@ class Learning:
         peak = lease.peak_mib if lease.samples and lease.peak_mib else None
         profile.succeeded(peak, ran_s, "sampled")
         notes: list[str] = []
-        known = any(each.known for each in self._profiles.matching(lease.type))
+        known = any(each.known for each in self._profiles.of_type(lease.type))
         if peak is None and not known and self._profiles.tell_once(lease.type, "unmeasured"):
             notes.append(self._unmeasured(lease))
         if peak is not None and self._is_preallocated(lease):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grn.rules.estimate import Margin, Profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["ProfileBook", "from_record", "to_record"]
 
@@ -31,16 +31,35 @@ def from_record(job_type: str, model: str, record: Mapping[str, Any]) -> Profile
 
 
 class ProfileBook:
-    """Profiles in memory, the least recently used ones dropped beyond `limit`."""
+    """Profiles in memory, the least recently used types dropped beyond `limit`.
 
-    def __init__(self, margin: Margin, *, limit: int = 5000) -> None:
+    `recall` is asked for a type that is not in memory: a store behind this book may know it. Which
+    types are asked for decides what is in memory, so a broker starts without reading all.
+    """
+
+    def __init__(
+        self,
+        margin: Margin,
+        *,
+        limit: int = 5000,
+        recall: Callable[[str], Iterable[Profile]] | None = None,
+    ) -> None:
         self.margin = margin
         self.limit = limit
+        self.recall = recall
         self._by_type: dict[str, dict[str, Profile]] = {}
         self._told: dict[str, set[str]] = {}
 
     def __len__(self) -> int:
         return sum(len(models) for models in self._by_type.values())
+
+    def _of_type(self, job_type: str) -> dict[str, Profile]:
+        models = self._by_type.get(job_type)
+        if models is None:
+            recalled = self.recall(job_type) if self.recall is not None else ()
+            models = self._by_type[job_type] = {p.device_model: p for p in recalled}
+            self._trim()
+        return models
 
     def load(self, profiles: Iterable[Profile]) -> None:
         """Take in what a store kept, oldest first."""
@@ -50,42 +69,39 @@ class ProfileBook:
 
     def of(self, job_type: str, model: str) -> Profile:
         """Return the profile under this key, made empty if there is none."""
-        models = self._by_type.pop(job_type, None) or {}
+        models = self._of_type(job_type)
+        del self._by_type[job_type]
         self._by_type[job_type] = models  # most recently used last
         profile = models.get(model)
         if profile is None:
             profile = models[model] = Profile(job_type, model)
-            self._trim()
         return profile
 
     def find(self, job_type: str, model: str) -> Profile | None:
         """Return the profile under this key, if there is one."""
-        return self._by_type.get(job_type, {}).get(model)
+        return self._of_type(job_type).get(model)
 
-    def matching(self, job_type: str | None = None, model: str | None = None) -> list[Profile]:
-        """List profiles, all of them or those of a type, a model."""
-        types = self._by_type if job_type is None else {job_type: self._by_type.get(job_type, {})}
-        return [
-            profile
-            for models in types.values()
-            for profile in models.values()
-            if model is None or profile.device_model == model
-        ]
+    def of_type(self, job_type: str) -> list[Profile]:
+        """List what is known of a type, by device model."""
+        return list(self._of_type(job_type).values())
+
+    def all(self) -> list[Profile]:
+        """List what is in memory."""
+        return [profile for models in self._by_type.values() for profile in models.values()]
 
     def forget(self, job_type: str, model: str | None = None) -> int:
         """Drop what is known of a type (on one model); return how many profiles that were."""
-        models = self._by_type.get(job_type, {})
+        models = self._of_type(job_type)
         gone = [name for name in models if model is None or name == model]
         for name in gone:
             del models[name]
         if not models:
-            self._by_type.pop(job_type, None)
             self._told.pop(job_type, None)
         return len(gone)
 
     def estimate_mib(self, job_type: str, model: str, *, factor: float) -> int | None:
         """Return what to book on this model; what another model taught gets `factor` on top."""
-        models = self._by_type.get(job_type)
+        models = self._of_type(job_type)
         if not models:
             return None
         own = models.get(model)
@@ -107,15 +123,15 @@ class ProfileBook:
 
     def runs_unmeasured(self, job_type: str) -> bool:
         """Whether runs succeeded that could not be measured: nothing to wait for, then."""
-        return any(profile.unmeasured for profile in self._by_type.get(job_type, {}).values())
+        return any(profile.unmeasured for profile in self._of_type(job_type).values())
 
     def failures(self, job_type: str) -> int:
         """Return how many runs of the type failed since its last success."""
-        return max((p.failures for p in self._by_type.get(job_type, {}).values()), default=0)
+        return max((p.failures for p in self._of_type(job_type).values()), default=0)
 
     def succeeded_ever(self, job_type: str) -> bool:
         """Whether any run of the type is known to have succeeded."""
-        return any(p.runs or p.unmeasured for p in self._by_type.get(job_type, {}).values())
+        return any(p.runs or p.unmeasured for p in self._of_type(job_type).values())
 
     def tell_once(self, job_type: str, what: str) -> bool:
         """Return `True` the first time that this is to be said of a type."""

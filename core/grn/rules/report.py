@@ -9,10 +9,10 @@ from grn.rules.wire import encode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from grn.rules.estimate import Margin, Profile
     from grn.rules.ledger import Book
     from grn.rules.machine import Machine
     from grn.rules.model import Lease, Request
-    from grn.rules.profiles import ProfileBook
 
 __all__ = ["SCHEMA", "pages", "profiles_report", "status_report"]
 
@@ -98,15 +98,13 @@ def _waiter(machine: Machine, request: Request, now: float) -> dict[str, Any]:
     }
 
 
-def profiles_report(
-    book: ProfileBook, job_type: str | None, model: str | None
-) -> list[dict[str, Any]]:
+def profiles_report(profiles: Iterable[Profile], margin: Margin) -> list[dict[str, Any]]:
     """Describe what was learnt: one entry for each type and device model that is known."""
     return [
         {
             "type": profile.type,
             "device_model": profile.device_model,
-            "estimate_mib": profile.estimate_mib(book.margin),
+            "estimate_mib": profile.estimate_mib(margin),
             "peak_mib": profile.peak_mib,
             "runs": profile.runs,
             "source": profile.source,
@@ -117,6 +115,6 @@ def profiles_report(
             "failures": profile.failures,
             "ooms": profile.ooms,
         }
-        for profile in book.matching(job_type, model)
+        for profile in profiles
         if profile.known or profile.outcomes
     ]
