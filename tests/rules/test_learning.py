@@ -106,6 +106,30 @@ def test_a_provisional_profile_goes_with_its_probe() -> None:
     assert not _known(stage)
 
 
+def test_a_provisional_profile_survives_a_failed_sibling() -> None:
+    """Only the run that suggested it takes it back."""
+    stage = Stage(16000)
+    probe, sibling = stage.ask("job"), stage.ask("job")
+    stage.hold(probe, 2000)
+    stage.run_until(60)
+    stage.look()
+    assert sibling.runs
+    stage.finish(sibling, End(exit_code=1))
+    assert _known(stage)
+
+
+def test_a_full_device_is_remembered_after_the_end() -> None:
+    """How full it was while the job held memory counts, not how empty it is once it is gone."""
+    stage = Stage(8000)
+    job = stage.ask("job", memory_mib=8000)
+    stage.hold(job, 7900)
+    assert job.lease is not None
+    stage.hold(job, 0)
+    stage.finish(job, End(exit_code=1))
+    report = _report(job)
+    assert (report.outcome, report.of_memory) == ("oom-suspected", True)
+
+
 def test_cycles_end_a_probe_early() -> None:
     """Memory that rises and falls three times has shown what it will do."""
     stage = Stage(8000)

@@ -221,3 +221,10 @@ def _number(job: Job) -> int:
     """Return which grant it was, counted over all jobs."""
     assert job.lease is not None
     return job.lease.number
+
+
+def test_fair_shares_divide_all_cores() -> None:
+    """What is kept back from bookings is not kept back from jobs that book no CPUs."""
+    stage = Stage(8000, cpus=6, cores=8)
+    jobs = stage.ask_together(*[{"gpus": 0} for _ in range(4)])
+    assert [job.lease.threads for job in jobs if job.lease is not None] == [2, 2, 2, 2]

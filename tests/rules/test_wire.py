@@ -107,6 +107,14 @@ def test_nesting_is_limited() -> None:
         decode(_nested(MAX_DEPTH + 1))
 
 
+def test_what_one_message_may_hold_can_be_bounded() -> None:
+    """A frame full of empty containers is refused after so many, not looked through to its end."""
+    full = encode({"a": [[] for _ in range(200_000)]})[4:]
+    assert len(decode(full)["a"]) == 200_000
+    with pytest.raises(ProtocolError, match=r"^more values than any request has"):
+        decode(full, most_values=1000)
+
+
 @pytest.mark.parametrize(
     "opener",
     [b"\x91", b"\x81\xa1a", b"\xdc\x00\x01", b"\xdd\x00\x00\x00\x01", b"\xde\x00\x01\xa1a"],

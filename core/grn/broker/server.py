@@ -126,6 +126,7 @@ def _assemble(
     machine = Machine(
         devices,
         cpus=settings.machine_cpus or hostcpu.usable_cpus(reserve=settings.cpu_reserve),
+        cores=settings.machine_cpus or hostcpu.usable_cpus(reserve=0),
         ram_mib=settings.machine_ram_mib
         or hostcpu.memory_total_mib(reserve_mib=settings.ram_reserve_mib),
         profiles=profiles,

@@ -70,6 +70,7 @@ class Learning:
             return []
         profile = self._profile(lease)
         profile.provisional_mib = peak
+        lease.foretold = True
         booking = min(profile.estimate_mib(self._profiles.margin) or peak, lease.booked_mib)
         lease.state = LeaseState.RUNNING
         lease.booked_mib = booking
@@ -107,7 +108,7 @@ class Learning:
             return self._succeeded(lease, profile, ran_s)
         if outcome in ("cancelled", "lost"):
             profile.cancelled(ran_s)
-            if not profile.peaks:
+            if lease.foretold and not profile.peaks:
                 profile.withdraw_provisional()
             return [], []
         return self._failed(lease, profile, outcome, ran_s)
@@ -151,7 +152,7 @@ class Learning:
         profile.failed(
             outcome, ran_s, oom_at_mib=lease.booked_mib if self.of_memory(lease, outcome) else None
         )
-        if not profile.peaks:
+        if lease.foretold and not profile.peaks:
             profile.withdraw_provisional()
         notes: list[str] = []
         effects: list[ev.Effect] = []

@@ -44,7 +44,8 @@ class Machine:
 
     Args:
         devices: in the order of the broker's mask.
-        cpus: CPUs that leases may book or share, the reserve already taken off.
+        cpus: CPUs that leases may book, the reserve already taken off.
+        cores: what jobs that book none share, nothing taken off; `None`: as many as `cpus`.
         ram_mib: RAM likewise; `None` when unknown.
         profiles: what is known of job types.
         token: makes lease ids unique among brokers; ids are `<token>-<number>`.
@@ -58,6 +59,7 @@ class Machine:
         devices: Iterable[Device],
         *,
         cpus: int,
+        cores: int | None = None,
         ram_mib: int | None,
         profiles: ProfileBook,
         token: str,
@@ -78,6 +80,7 @@ class Machine:
         self.number = 0
         self.dirty = False
         self._jobs_at_once = jobs_at_once
+        self._cores = cpus if cores is None else cores
         self._fresh: set[int] = set()
         self._reasons: dict[int, str] = {}
         self._handlers: dict[type, Callable[[Any], list[ev.Effect]]] = {
@@ -207,7 +210,7 @@ class Machine:
     def fair_share(self) -> int:
         """Return the threads of a job that declared no CPUs: its part of the usable cores."""
         jobs = self._jobs_at_once or (len(self.leases) + len(self.line))
-        return max(1, (self.ledger.cpus.total or 1) // max(1, jobs))
+        return max(1, self._cores // max(1, jobs))
 
     def reason(self, ticket: int) -> str:
         """Say why a request waits, with numbers, as of now."""
@@ -382,8 +385,10 @@ class Machine:
                 lease.holders = reading.holders.get(lease_id, ())
         if reading.used_mib is not None:
             nearly = reading.used_mib * 50 >= book.device.total_mib * 49
+            # As of the last look at which it held memory: after its end the device is emptier.
             for lease_id in book.bookings:
-                self.leases[lease_id].device_nearly_full = nearly
+                if book.bookings[lease_id].measured_mib:
+                    self.leases[lease_id].device_nearly_full = nearly
         self.dirty |= before != (book.state, book.free_mib, book.usage_known)
 
     @staticmethod

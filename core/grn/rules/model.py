@@ -148,6 +148,8 @@ class Lease:
     owner_gone: bool = False
     device_nearly_full: bool = False
     outgrown: bool = False
+    foretold: bool = False
+    """It made the provisional profile of its type, and takes it back if it fails."""
     unseen: bool = False
     """The driver does not say what processes hold on a device of it."""
 

@@ -51,15 +51,17 @@ def encode(message: Mapping[str, Any]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def decode(body: bytes) -> dict[str, Any]:
+def decode(body: bytes, *, most_values: int | None = None) -> dict[str, Any]:
     """Turn the body of a frame into a message.
 
+    `most_values` bounds the work on a body that looks nested, for who cannot trust its sender.
+
     Raises:
-        ProtocolError: if it is not one map with text keys, or nested too deep.
+        ProtocolError: if it is not one map with text keys, nested too deep, or over that bound.
     """
     heads = _heads(body)
     if heads > _HARMLESS_DEPTH:
-        _walk(body)
+        _walk(body, most_values or len(body))
     try:
         message = _unpack(
             body,
@@ -108,7 +110,11 @@ def _too_deep() -> ProtocolError:
     return ProtocolError(f"nested more than {MAX_DEPTH} deep")
 
 
-def _walk(body: bytes) -> None:
+def _too_many() -> ProtocolError:
+    return ProtocolError("more values than any request has")
+
+
+def _walk(body: bytes, most_values: int) -> None:
     unpacker = msgpack.Unpacker(max_buffer_size=MAX_FRAME)
     open_items: list[int] = [1]
     try:
@@ -118,11 +124,16 @@ def _walk(body: bytes) -> None:
                 open_items.pop()
                 continue
             open_items[-1] -= 1
+            most_values -= 1
+            if most_values < 0:
+                raise _too_many()
             count = _enter(unpacker, body)
             if count is not None:
                 open_items.append(count)
                 if len(open_items) > MAX_DEPTH + 1:
                     raise _too_deep()
+    except ProtocolError:
+        raise
     except (ValueError, msgpack.UnpackException) as error:
         raise ProtocolError(f"not a msgpack map: {error}") from error
 
