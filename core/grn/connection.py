@@ -12,7 +12,7 @@ import select
 import socket
 import time
 
-from grn.errors import BrokerGone, BrokerUnavailable, ProtocolError, UsageError
+from grn.errors import BrokerGone, BrokerSilent, BrokerUnavailable, ProtocolError, UsageError
 from grn.rules.wire import MAGIC, VERSION, Frames, decode, encode
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ class Connection:
         self.send(self._hello())
         answer = self.recv(_HELLO_WITHIN_S)
         if answer is None:
-            raise BrokerUnavailable(
+            raise BrokerSilent(
                 f"something answers at {self._sock.getpeername()}, but not within"
                 f" {_HELLO_WITHIN_S:g} s: is the broker stopped or very busy?"
             )
@@ -82,6 +82,19 @@ class Connection:
         data = b"".join(map(encode, messages))
         try:
             self._sock.sendall(data)
+        except OSError as error:
+            raise BrokerGone(f"the connection to the broker ended: {error}") from error
+
+    def send_some(self, data: bytes) -> int:
+        """Send as much as fits without blocking; return how many bytes that were.
+
+        Raises:
+            BrokerGone: if the connection has ended.
+        """
+        try:
+            return self._sock.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
         except OSError as error:
             raise BrokerGone(f"the connection to the broker ended: {error}") from error
 
@@ -243,7 +256,7 @@ def _connected(path: str) -> socket.socket | None:
         return None
     except OSError as error:
         sock.close()
-        raise BrokerUnavailable(f"cannot connect to {path}: {error.strerror}") from error
+        raise BrokerSilent(f"cannot connect to {path}: {error.strerror}") from error
     return sock
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "BrokerGone",
+    "BrokerSilent",
     "BrokerUnavailable",
     "Cancelled",
     "GrnError",
@@ -72,6 +73,12 @@ class BrokerUnavailable(GrnError, ConnectionError):
     code = "no-broker"
 
 
+class BrokerSilent(BrokerUnavailable):
+    """Something listens at the broker's socket, but it cannot be reached or does not answer."""
+
+    code = "broker-silent"
+
+
 class BrokerGone(BrokerUnavailable):
     """The connection to the broker ended."""
 
@@ -112,6 +119,7 @@ _BY_CODE: dict[str, type[GrnError]] = {
         WaitExpired,
         BrokerUnavailable,
         BrokerGone,
+        BrokerSilent,
         ProtocolError,
         PathError,
         JournalError,

@@ -26,7 +26,7 @@ import socket
 import sys
 import time
 
-from grn import paths
+from grn import paths, procs
 from grn.errors import BrokerUnavailable, PathError
 from grn.settings import as_argv
 
@@ -240,6 +240,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     in_lease = "GRN_LEASE" in environ
     drop = (*_NOT_FOR_BROKERS, *_OF_THE_LEASE) if in_lease else _NOT_FOR_BROKERS
     kept = {name: value for name, value in environ.items() if name not in drop}
+    kept[procs.BROKER_SIGN] = "1"  # a supervisor that adopts it knows it for what it is
     if "PYTHONPATH" in kept:  # relative entries mean our working folder, not the broker's
         entries = kept["PYTHONPATH"].split(os.pathsep)
         kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in entries)

@@ -12,10 +12,12 @@ from __future__ import annotations
 import os
 
 __all__ = [
+    "BROKER_SIGN",
     "ProcessTable",
     "children",
     "descendants",
     "is_alive",
+    "is_broker",
     "marker",
     "parent",
     "rss_mib",
@@ -24,6 +26,7 @@ __all__ = [
     "with_marker",
 ]
 
+BROKER_SIGN = "GRN_BROKER"
 _PROC = "/proc"
 _MARKER = b"GRN_LEASE="
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -70,6 +73,13 @@ def is_alive(pid: int, start: int | None) -> bool:
     # It answered although it had just been missing, so this number was given away in between.
     again = start_time(pid)
     return again is not None and (start is None or again == start)
+
+
+def is_broker(pid: int) -> bool:
+    """Say whether the process is a broker that was started on demand: nobody's left-over."""
+    block = _environment(pid)
+    sign = f"{BROKER_SIGN}=1\0".encode()
+    return block is not None and (block.startswith(sign) or b"\0" + sign in block)
 
 
 def marker(pid: int) -> str | None:

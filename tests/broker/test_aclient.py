@@ -56,19 +56,22 @@ def test_many_tasks_wait_at_once(new_env: NewEnv):
     env = new_env("sim:2x10000MiB", debug="no")
     running = peak = done = 0
 
-    async def one(client: AsyncClient) -> None:
+    async def one(client: AsyncClient, full: asyncio.Event) -> None:
         nonlocal running, peak, done
         async with await client.acquire("t", memory_mib=5000):
             running += 1
             peak = max(peak, running)
-            await asyncio.sleep(0)
+            if running == 4:
+                full.set()
+            await full.wait()
             running -= 1
             done += 1
 
     async def body() -> None:
+        full = asyncio.Event()
         async with AsyncClient(env.settings) as client, asyncio.TaskGroup() as tasks:
             for _ in range(200):
-                tasks.create_task(one(client))
+                tasks.create_task(one(client, full))
 
     run(body())
     assert (done, peak) == (200, 4)

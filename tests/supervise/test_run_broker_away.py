@@ -214,3 +214,30 @@ def test_a_broker_that_was_told_to_leave_is_not_started_again_by_those_who_waite
     assert second.wait(PATIENCE_S) == -signal.SIGINT
     go(grn_run, "a")
     assert first.wait(PATIENCE_S) == 0
+
+
+def test_a_broker_that_hangs_does_not_make_us_deaf(grn_run: GrnRun) -> None:
+    """With more to say than the socket takes, a signal still ends the run."""
+    long = "x" * 4000
+    with open(grn_run.path("jobs"), "w", encoding="ascii") as file:
+        file.writelines(
+            f"while ! test -e go; do sleep 0.3; done # {n} {long}\n" for n in range(400)
+        )
+    with open(grn_run.path("said"), "wb") as said:
+        process = grn_run.start("--memory=200MiB", "--grace=0.3", "--file=jobs", stderr=said)
+    eventually(lambda: len(grn_run.env.status()["leases"]) == 80, what="eighty leases")
+    os.kill(grn_run.env.pid, signal.SIGSTOP)
+    try:
+        with open(grn_run.path("go"), "w", encoding="ascii"):
+            pass
+        # Releases that nobody answers are given up, and as many new requests are to be sent.
+        eventually(lambda: _lines_with(grn_run.path("said"), b"] ok") >= 80, what="their ends")
+        process.terminate()
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM
+    finally:
+        os.kill(grn_run.env.pid, signal.SIGCONT)
+
+
+def _lines_with(path: str, text: bytes) -> int:
+    with open(path, "rb") as file:
+        return sum(text in line for line in file)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from grn import procs
+from grn import settings as settings_module
+from grn.client import Client
 from tests.env import PATIENCE_S, eventually, wait_gone
 
 if TYPE_CHECKING:
@@ -126,3 +128,19 @@ def test_children_that_we_found_here_are_not_touched(grn_run: GrnRun, how: str) 
     assert procs.start_time(server) is not None
     os.kill(server, signal.SIGKILL)
     wait_gone(server)
+
+
+def test_a_broker_that_a_command_started_is_no_left_over(grn_run: GrnRun) -> None:
+    """It serves others by then: neither the end of the command nor a stop ends it."""
+    socket = grn_run.path("other")
+    devices = f"sim:1x4GiB,dir={grn_run.path('cards')}"
+    inner = grn_run.argv("-q", f"--devices={devices}", f"--socket={socket}", "--", "true")
+    environ = {"GRN_IDLE_EXIT": "1h"}
+    nested = ["sh", "-c", f"env -u GRN_DEVICES -u GRN_LEASE {shlex.join(inner)}"]
+    done = grn_run("-q", "--leftovers=kill", "--grace=0.3", "--", *nested, environ=environ)
+    assert done.returncode == 0, done.stderr
+    with Client(settings_module.load({"socket": socket}, grn_run.env.environ)) as client:
+        broker = int(client.broker["pid"])
+        assert client.status()["devices"][0]["total_mib"] == 4096
+        client.stop()
+    wait_gone(broker)

@@ -63,8 +63,12 @@ class InstanceLock:
                 self._fd = fd
             else:
                 os.close(fd)
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            self.release()
+            raise PathError(f"cannot write {self.path}: {error.strerror}") from error
 
     def still_ours(self) -> bool:
         """Say whether the lock's name still leads to our lock; if not, another could be taken."""

@@ -11,7 +11,7 @@ import argparse
 import sys
 
 from grn.client import Client
-from grn.errors import BrokerUnavailable
+from grn.errors import BrokerSilent, BrokerUnavailable
 from grn.settings import known_flags, load
 
 TYPE_CHECKING = False
@@ -62,7 +62,7 @@ def _stop(settings: Settings) -> int:
         with Client(settings) as client:
             client.stop()
     except BrokerUnavailable as error:
-        if error.__cause__ is not None:  # one may run, but cannot be reached
+        if isinstance(error, BrokerSilent):  # one runs
             raise
         sys.stderr.write("grn broker: none runs, so there is nothing to stop\n")
     return 0

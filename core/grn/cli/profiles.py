@@ -12,7 +12,7 @@ import json
 
 from grn.cli.table import Table, print_tables
 from grn.client import Client
-from grn.errors import BrokerUnavailable, UsageError
+from grn.errors import BrokerSilent, BrokerUnavailable, UsageError
 from grn.rules.units import format_mib, parse_size_mib
 from grn.settings import load
 
@@ -48,7 +48,7 @@ def _source(settings: Settings) -> Client | StoredProfiles:
     try:
         return Client(settings)
     except BrokerUnavailable as error:
-        if error.__cause__ is not None:  # one may run, but cannot be reached
+        if isinstance(error, BrokerSilent):  # one runs
             raise
     from grn.cli.stored import StoredProfiles  # noqa: PLC0415 - SQLite, and seldom needed
 

@@ -36,6 +36,8 @@ class Booking:
 
     booked_mib: int
     measured_mib: int = 0
+    restored: bool = False
+    """Made by a former broker, perhaps under other devices or settings."""
 
     @property
     def counts_mib(self) -> int:
@@ -148,7 +150,7 @@ class Ledger:
             book = self.by_uuid.get(uuid)
             if book is None:
                 continue
-            book.bookings[lease] = Booking(mib)
+            book.bookings[lease] = Booking(mib, restored=True)
             book.committed_mib += mib
             book.alone = lease if alone else book.alone
         self._pooled[lease] = (cpus, ram_mib)
@@ -220,7 +222,8 @@ def _check_book(book: Book) -> None:
         raise InvariantError(f"{where}: a negative booking")
     if book.committed_mib != sum(b.counts_mib for b in book.bookings.values()):
         raise InvariantError(f"{where}: the cached sum is wrong")
-    if book.booked_mib > book.device.capacity_mib:
+    ours = sum(b.booked_mib for b in book.bookings.values() if not b.restored)
+    if ours > book.device.capacity_mib:
         raise InvariantError(f"{where}: {book.booked_mib} MiB booked of {book.device.capacity_mib}")
     if book.alone and list(book.bookings) != [book.alone]:
         raise InvariantError(f"{where}: lease {book.alone} is not alone")

@@ -108,8 +108,7 @@ class Machine:
         if self.closing:
             return [ev.Refused(request.ticket, "shutting-down", "the broker is shutting down")]
         if self.disk_problem:
-            text = f"{self.disk_problem}: nothing new is granted until it can be written"
-            return [ev.Refused(request.ticket, "disk", text)]
+            return [ev.Refused(request.ticket, "disk", self.disk_problem)]
         outer = self.leases.get(request.outer or "")
         if outer is not None and outer.state is not LeaseState.DRAINING:
             return [self._nested(request, outer)]
@@ -125,6 +124,9 @@ class Machine:
     def _nested(request: Request, outer: Lease) -> ev.Effect:
         """Give a client inside a lease that lease: waiting for another could wait for itself."""
         gpus, mib = request.gpus or 0, request.memory_mib or 0
+        if gpus and not outer.uuids:
+            text = f"inside lease {outer.id}, which has no device: ask for one in the outer request"
+            return ev.Refused(request.ticket, "nested", text)
         if gpus > len(outer.uuids) or (gpus and mib > outer.booked_mib):
             text = (
                 f"inside lease {outer.id}, which has {len(outer.uuids)} device(s) with"
@@ -412,8 +414,7 @@ class Machine:
             if lease is None:
                 continue
             self.ledger.remove(lease_id, lease.uuids)
-            text = f"{event.reason}: nothing new is granted until it can be written"
-            effects.append(ev.Refused(lease.request.ticket, "disk", text))
+            effects.append(ev.Refused(lease.request.ticket, "disk", event.reason))
         return effects
 
     def _disk_healed(self, event: ev.DiskHealed) -> list[ev.Effect]:

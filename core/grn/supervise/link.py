@@ -18,7 +18,8 @@ import struct
 from grn import paths
 from grn.connection import Connection
 from grn.errors import BrokerGone, GrnError
-from grn.supervise.loop import READABLE
+from grn.rules.wire import encode
+from grn.supervise.loop import READABLE, WRITABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = ["Link"]
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _HELLO_WITHIN_S = 5.0
+_WRITE_BYTES = 1 << 18
 _PEERCRED = struct.Struct("3i")
 
 
@@ -80,6 +82,8 @@ class Link:
         self._pause_s = _FIRST_PAUSE_S
         self._timer: Timer | None = None
         self._unsent: list[Message] = []
+        self._outbox = bytearray()
+        self._writing = False
         self._flushing: Timer | None = None
 
     def use(self, connection: Connection) -> None:
@@ -88,7 +92,7 @@ class Link:
         self._session = connection.session
         self.up = True
         self._on_demand = bool(connection.broker.get("on_demand"))
-        self._loop.watch(connection.fileno(), READABLE, self._on_readable)
+        self._loop.watch(connection.fileno(), READABLE, self._on_ready)
 
     def send(self, messages: Sequence[Message]) -> bool:
         """Send with what else comes up in this turn of the loop; False if the broker is away.
@@ -107,10 +111,31 @@ class Link:
         unsent, self._unsent = self._unsent, []
         if not unsent or self._connection is None:
             return
+        stuck = bool(self._outbox)
+        self._outbox += b"".join(map(encode, unsent))
+        if not stuck:
+            self._pump()
+
+    def _pump(self) -> None:
+        """Send what fits: a broker that hangs must not make us hang, deaf to every signal."""
+        connection = self._connection
+        if connection is None:
+            return
         try:
-            self._connection.send(*unsent)
+            del self._outbox[: connection.send_some(bytes(self._outbox[:_WRITE_BYTES]))]
         except BrokerGone:
             self._drop()
+            return
+        if bool(self._outbox) != self._writing:
+            self._writing = not self._writing
+            events = READABLE | WRITABLE if self._writing else READABLE
+            self._loop.unwatch(connection.fileno())
+            self._loop.watch(connection.fileno(), events, self._on_ready)
+
+    def _on_ready(self) -> None:
+        if self._writing:
+            self._pump()
+        self._on_readable()
 
     def broker_pid(self) -> int:
         """Name the broker's process; 0 if there is none that has a number here.
@@ -130,6 +155,8 @@ class Link:
 
     def _shut(self) -> None:
         self._unsent.clear()
+        self._outbox.clear()
+        self._writing = False
         if self._timer is not None:
             self._timer.cancel()
         if self._connection is not None:
@@ -193,7 +220,7 @@ class Link:
             self._drop()
             return
         self._greeting = True
-        self._loop.watch(sock.fileno(), READABLE, self._on_readable)
+        self._loop.watch(sock.fileno(), READABLE, self._on_ready)
         self._timer = self._loop.later(_HELLO_WITHIN_S, self._drop)
 
     def _greeted(self, connection: Connection, message: Message) -> None:

@@ -9,7 +9,7 @@ the lease. What can be attributed in none of these ways belongs to the `heir`, i
 A shell that replaces itself by us (`server & exec grn run ...`) leaves us its children: they are no
 job's, and since an orphan of theirs looks like an orphan of a job, there is no heir then.
 
-Promises: the broker, though it may be our child, belongs to no job; a process is signalled through
+Promises: a broker, though it may be our child, belongs to no job; a process is signalled through
 a pidfd after its start time was compared, so a reused number never gets another's signal; a list
 that comes back empty was so at one moment: a process that ends during the walk, and whose children
 so move elsewhere in the tree, makes the walk start again.
@@ -83,7 +83,7 @@ class Census:
         """Walk the tree below us once; return who was found dead for the first time."""
         died: set[int] = set()
         for child in procs.children(self._me):
-            if child in self.apart:
+            if self._is_apart(child):
                 continue
             start = procs.start_time(child)
             if start is None:
@@ -102,14 +102,22 @@ class Census:
         stack = [top]
         while stack:
             pid = stack.pop()
+            if self._is_apart(pid):
+                continue
             start = procs.start_time(pid)
             if start is not None:
                 stack += procs.children(pid)
             if start is None or procs.start_time(pid) is None:
                 died.add(pid)
-            elif pid not in self.apart:
+            else:
                 into[pid] = start
         return died
+
+    def _is_apart(self, pid: int) -> bool:
+        """A broker serves others too, whoever started it: also one that a job of ours started."""
+        if pid not in self.apart and procs.is_broker(pid):
+            self.apart.add(pid)
+        return pid in self.apart
 
     @staticmethod
     def _owner_of(child: int, start: int, owners: Iterable[Owner]) -> Owner | None:
