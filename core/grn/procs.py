@@ -160,6 +160,7 @@ class ProcessTable:
     start_time = staticmethod(start_time)
     parent = staticmethod(parent)
     is_alive = staticmethod(is_alive)
+    is_broker = staticmethod(is_broker)
     marker = staticmethod(marker)
     children = staticmethod(children)
     descendants = staticmethod(descendants)
