@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from grn.rules.attribution import attribute, main_processes, split_use
+from grn.rules.attribution import attribute, main_processes, sole_owners, split_use
 from grn.rules.model import Lease, LeaseState, Owner, Request
 
 
@@ -69,6 +69,20 @@ def test_children_of_a_daemon_are_found_through_it() -> None:
     """A process without a marker of its own belongs where its parent belongs."""
     table = _table().add(300, 1, marker="b").add(301, 300)
     assert attribute(301, LIVE, MAINS, table) == "b"
+
+
+def test_descendants_of_an_owner_of_one_lease_need_no_marker() -> None:
+    """What a job started without its environment is found below its supervisor."""
+    live = _live(_lease("a", Owner(100, 1000)))
+    known = {**sole_owners(live.values()), **main_processes(live.values())}
+    table = _table().add(300, 50).add(301, 300)
+    assert attribute(301, live, known, table) == "a"
+
+
+def test_an_owner_of_several_leases_says_nothing_about_which() -> None:
+    """An unmarked process below it could be of either: it is foreign."""
+    known = {**sole_owners(LIVE.values()), **MAINS}
+    assert attribute(300, LIVE, known, _table().add(300, 50)) is None
 
 
 def test_a_marker_of_an_ended_lease_names_nobody() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from grn import procs
 from grn.rules import events as ev
-from grn.rules.attribution import main_processes, split_use
+from grn.rules.attribution import main_processes, sole_owners, split_use
 from grn.rules.model import DeviceState, LeaseState
 
 if TYPE_CHECKING:
@@ -126,9 +126,10 @@ class Sampler:
         roots = {lease: [pid] for pid, (_, lease) in mains.items()}
         places = {lease.id: lease.uuids for lease in leases.values()}
         readings = core.backend.read(roots, places)
+        known = {**sole_owners(leases.values()), **mains}
         event = ev.Sampled(
             core.now(),
-            tuple(self._understood(reading, mains) for reading in readings),
+            tuple(self._understood(reading, known) for reading in readings),
             self._left_over(),
         )
         core.step(event)

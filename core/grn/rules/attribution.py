@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from grn.rules.model import Lease
 
-__all__ = ["Processes", "attribute", "main_processes", "split_use"]
+__all__ = ["Processes", "attribute", "main_processes", "sole_owners", "split_use"]
 
 _DEEPEST = 128
 
@@ -41,6 +41,21 @@ def main_processes(leases: Iterable[Lease]) -> dict[int, tuple[int, str]]:
     """
     return {
         lease.main.pid: (lease.main.start, lease.id) for lease in leases if lease.main is not None
+    }
+
+
+def sole_owners(leases: Iterable[Lease]) -> dict[int, tuple[int, str]]:
+    """Map each owner of exactly one lease to it: all its descendants are that lease's.
+
+    They may have lost the marker (`env -i`). An owner of several leases says nothing about which.
+    """
+    held: dict[int, list[Lease]] = {}
+    for lease in leases:
+        held.setdefault(lease.request.owner.pid, []).append(lease)
+    return {
+        pid: (theirs[0].request.owner.start, theirs[0].id)
+        for pid, theirs in held.items()
+        if len(theirs) == 1
     }
 
 
