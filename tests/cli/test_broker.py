@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +14,6 @@ import pytest
 from grn.settings import known_flags
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
 
     from tests.env import BrokerEnv
@@ -49,6 +50,34 @@ def test_status_text_shows_each_device(grn: Grn) -> None:
     assert done.stdout.count("Simulated 8 GiB") == 2
     assert "No job runs or waits." in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_a_broker_that_hangs_is_not_taken_for_none(env: BrokerEnv, grn: Grn) -> None:
+    """`stop` and `profiles` say that something does not answer, and end with 125."""
+    env.start()
+    os.kill(env.pid, signal.SIGSTOP)
+    try:
+        for words in (["broker", "stop"], ["profiles"]):
+            done = grn(*words)
+            assert (done.returncode, done.stdout) == (125, "")
+            assert "not within" in done.stderr
+    finally:
+        os.kill(env.pid, signal.SIGCONT)
+
+
+def test_a_full_disk_under_the_output_is_one_line(env: BrokerEnv) -> None:
+    """No traceback where what is printed cannot be kept."""
+    env.start()
+    with open("/dev/full", "wb") as full:
+        process = env.popen(
+            [sys.executable, "-m", "grn", "status"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=env.environ,
+        )
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.count(b"\n")) == (125, 1)
+    assert b"No space left" in err
 
 
 def test_stop_waits_until_the_broker_has_left(env: BrokerEnv, grn: Grn) -> None:

@@ -8,6 +8,7 @@ Must not: parse a command's own options, or import anything heavy.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -110,6 +111,11 @@ def _guarded(name: str, argv: list[str]) -> int:
         _die_by(signal.SIGINT)
     except BrokenPipeError:
         _die_by(signal.SIGPIPE)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.stderr.write(f"grn {name}: cannot write its output: {error.strerror}\n")
+        os._exit(GrnError.exit_status)  # the interpreter would try once more, and fail aloud
     return status
 
 
