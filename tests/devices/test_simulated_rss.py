@@ -81,19 +81,20 @@ def test_the_memory_of_real_processes_shows_on_the_lease_device(sim: OpenSim, jo
 def test_a_process_that_left_its_tree_is_found_by_its_mark(sim: OpenSim) -> None:
     """A daemon of its own session still counts for the lease that it came from."""
     backend = sim("sim:1x4GiB,meter=rss")
+    lease = f"lost-child-{os.getpid()}"  # another run of the tests has others
     daemon = (
         "import os\nif os.fork(): os._exit(0)\nos.setsid(); print(os.getpid(), flush=True); input()"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", daemon],
-        env={**os.environ, "GRN_LEASE": "lost-child"},
+        env={**os.environ, "GRN_LEASE": lease},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     assert process.stdout
     pid = int(process.stdout.readline())
     process.wait()
-    (reading,) = backend.read({"lost-child": []}, {"lost-child": [backend.devices[0].uuid]})
+    (reading,) = backend.read({lease: []}, {lease: [backend.devices[0].uuid]})
     assert [use.pid for use in reading.processes or ()] == [pid]
     process.communicate()
     wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
