@@ -124,9 +124,11 @@ def test_a_status_can_travel() -> None:
     assert decode(encode({"status": report})[4:]) == {"status": report}
 
 
-def _reported(stage: Stage, job_type: str | None = None) -> list[dict[str, Any]]:
+def _reported(
+    stage: Stage, job_type: str | None = None, model: str | None = None
+) -> list[dict[str, Any]]:
     known = stage.profiles.all() if job_type is None else stage.profiles.of_type(job_type)
-    return profiles_report(known, stage.profiles.margin)
+    return profiles_report(known, stage.profiles.margin, model)
 
 
 def test_a_profile_has_the_promised_keys() -> None:
@@ -146,7 +148,7 @@ def test_a_profile_has_the_promised_keys() -> None:
 
 
 def test_profiles_can_be_narrowed() -> None:
-    """By type; what nothing is known of is not listed."""
+    """By type and by model; what nothing is known of is not listed."""
     stage = Stage(8000)
     stage.know("a", 1000)
     stage.know("a", 2000, "other")
@@ -154,6 +156,7 @@ def test_profiles_can_be_narrowed() -> None:
     stage.profiles.of("never-ran", "Simulated")
     assert len(_reported(stage)) == 3
     assert len(_reported(stage, "a")) == 2
+    assert len(_reported(stage, "a", "other")) == 1
     assert _reported(stage, "c") == []
 
 

@@ -402,8 +402,7 @@ class BrokerCore:
         self.machine.dirty = True
         self.keep_profiles()
         found = book.of_type(job_type) if job_type else self._all_profiles()
-        shown = [p for p in found if model in (None, p.device_model)]
-        return profiles_report(shown, book.margin)
+        return profiles_report(found, book.margin, model)
 
     def _forget(self, job_type: str | None, model: str | None) -> None:
         book = self.machine.profiles

@@ -49,11 +49,10 @@ class StoredProfiles:
             self._set(type, device_model, memory_mib)
         elif action == "forget":
             self._forget(type, device_model)
-        return profiles_report(self._matching(type, device_model), self._book.margin)
+        return profiles_report(self._known(type), self._book.margin, device_model)
 
-    def _matching(self, job_type: str | None, model: str | None = None) -> list[Profile]:
-        known = self._book.of_type(job_type) if job_type else self._book.all()
-        return [profile for profile in known if model in (None, profile.device_model)]
+    def _known(self, job_type: str | None) -> list[Profile]:
+        return self._book.of_type(job_type) if job_type else self._book.all()
 
     def _set(self, job_type: str, model: str | None, mib: int) -> None:
         models = {model} if model else {profile.device_model for profile in self._book.all()}
@@ -69,7 +68,7 @@ class StoredProfiles:
         )
 
     def _forget(self, job_type: str | None, model: str | None) -> None:
-        for name in {profile.type for profile in self._matching(job_type, model)}:
+        for name in {profile.type for profile in self._known(job_type)}:
             self._book.forget(name, model)
             if self._store:
                 self._store.delete(name, model)

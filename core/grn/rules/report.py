@@ -98,8 +98,10 @@ def _waiter(machine: Machine, request: Request, now: float) -> dict[str, Any]:
     }
 
 
-def profiles_report(profiles: Iterable[Profile], margin: Margin) -> list[dict[str, Any]]:
-    """Describe what was learnt: one entry for each type and device model that is known."""
+def profiles_report(
+    profiles: Iterable[Profile], margin: Margin, model: str | None = None
+) -> list[dict[str, Any]]:
+    """Describe what was learnt, on one device model or all: an entry for each type and model."""
     return [
         {
             "type": profile.type,
@@ -116,5 +118,5 @@ def profiles_report(profiles: Iterable[Profile], margin: Margin) -> list[dict[st
             "ooms": profile.ooms,
         }
         for profile in profiles
-        if profile.known or profile.outcomes
+        if (profile.known or profile.outcomes) and model in (None, profile.device_model)
     ]
