@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.env import BrokerEnv
+from tests.fakenvml.box import Box
+from tests.fakenvml.build import build, compiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +36,13 @@ settings.register_profile("ci", derandomize=True, print_blob=True, **_BUSY)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 
+@pytest.fixture(params=["sim", "nvml"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Return each kind of devices in turn; a test writes `f"{kind}:2x10000MiB"`."""
+    param: str = request.param
+    return param
+
+
 @pytest.fixture
 def clean_environ(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing that the tester's shell says about GRN or its devices reach the test."""
@@ -42,12 +51,37 @@ def clean_environ(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
+@pytest.fixture(scope="session")
+def fakenvml(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the folder of a stand-in libnvidia-ml, built once per session."""
+    cc = compiler()
+    if cc is None:
+        pytest.skip("no C compiler here (cc, gcc or clang) to build the stand-in NVIDIA driver")
+    return build(cc, str(tmp_path_factory.mktemp("fakenvml")))
+
+
 @pytest.fixture
-def new_env(tmp_path: Path, clean_environ: None) -> Iterator[Callable[..., BrokerEnv]]:
+def new_box(tmp_path: Path, fakenvml: str) -> Callable[..., Box]:
+    """Return a function that makes a machine behind the stand-in NVIDIA driver, see `Box`."""
+    made: list[Box] = []
+
+    def make(cards: str = "1x10000MiB", **keys: Any) -> Box:
+        folder = str(tmp_path / f"box{len(made)}")
+        os.mkdir(folder, 0o700)
+        made.append(Box(folder, fakenvml, cards, **keys))
+        return made[-1]
+
+    return make
+
+
+@pytest.fixture
+def new_env(
+    tmp_path: Path, clean_environ: None, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., BrokerEnv]]:
     """Return a function that makes an environment with a running broker, checked at the end.
 
     `start=False` makes one without a broker, `folder` puts it elsewhere; other keywords are
-    settings.
+    settings. With devices `nvml:…` the cards are behind the stand-in NVIDIA driver.
     """
     del clean_environ
     made: list[BrokerEnv] = []
@@ -62,6 +96,8 @@ def new_env(tmp_path: Path, clean_environ: None) -> Iterator[Callable[..., Broke
         if folder is None:
             folder = str(tmp_path / f"e{len(made)}")
             os.mkdir(folder, 0o700)
+        if devices.startswith("nvml:"):
+            more["library"] = request.getfixturevalue("fakenvml")
         env = BrokerEnv(folder, devices, **more)
         made.append(env)
         if start:

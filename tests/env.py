@@ -4,6 +4,9 @@ Promises: nothing of it is shared with the machine or with another test; books a
 each step (`GRN_DEBUG`); when it closes, a broker that died unnoticed, a traceback in its log or a
 process that was left alive fails the test. Tests wait on conditions, with `eventually`, or on a
 round trip: the broker answers in order, so a reply proves that everything before it was decided.
+
+Devices are `sim:…`, `none`, or `nvml:…`: the same cards behind a stand-in NVIDIA driver, for the same
+stand-in jobs, so that one test can hold for both backends.
 """
 
 from __future__ import annotations
@@ -19,8 +22,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from grn import procs
 from grn.client import Client, Connection, connect
+from grn.devices import simfolder
+from grn.devices.simfolder import WHOLE, Holding
 from grn.rules.environment import job_environment
 from grn.settings import load
+from tests.fakenvml.box import Box
 from tests.talker import RemoteTalker, Talker
 
 if TYPE_CHECKING:
@@ -111,12 +117,16 @@ class BrokerEnv:
         devices: str = "sim:1x10000MiB",
         *,
         socket_path: str | None = None,
+        library: str = "",
         **settings: object,
     ) -> None:
+        """Describe it; `library` is the folder of the stand-in driver, which `nvml:` needs."""
         self.folder = folder
         self.socket = socket_path or os.path.join(folder, "sock")
         self.log_path = os.path.join(folder, "broker.log")
         self.sim_dir = os.path.join(folder, "sim")
+        self.box: Box | None = None
+        """The machine behind the stand-in driver, with `nvml:`."""
         self.marker = f"{os.getpid()}-{time.monotonic_ns()}"
         self.environ = {
             _MARKER: self.marker,
@@ -125,7 +135,7 @@ class BrokerEnv:
             "LANG": "C.UTF-8",
             "GRN_SOCKET": self.socket,
             "GRN_STATE_DIR": os.path.join(folder, "state"),
-            "GRN_DEVICES": f"{devices},dir={self.sim_dir}" if devices != "none" else devices,
+            **self._device_environ(devices, library),
             "GRN_MARGIN": "0",
             "GRN_DEBUG": "1",
         }
@@ -137,6 +147,49 @@ class BrokerEnv:
         self._clients: list[Client] = []
         self._processes: list[subprocess.Popen[Any]] = []
         self._jobs: list[Job] = []
+
+    # -- devices --------------------------------------------------------------------------------
+
+    def _device_environ(self, devices: str, library: str) -> dict[str, str]:
+        kind, _, cards = devices.partition(":")
+        if kind == "sim":
+            return {"GRN_DEVICES": f"{devices},dir={self.sim_dir}"}
+        if kind != "nvml":
+            return {"GRN_DEVICES": devices}
+        folder = os.path.join(self.folder, "box")
+        os.mkdir(folder, 0o700)
+        self.box = Box(folder, library, cards)
+        self.sim_dir = self.box.sim_dir
+        # No headroom, so that sizes are those of simulated cards.
+        return {
+            "GRN_DEVICES": "nvml",
+            "GRN_HEADROOM": "0",
+            **self.box.environ,
+            **self.box.job_environ,
+        }
+
+    def foreign(self, card: int, mib: int, slice_index: int = WHOLE) -> subprocess.Popen[Any]:
+        """Let a process of somebody else hold memory until it is killed."""
+        process = self.popen(["sleep", "3600"], stdin=subprocess.PIPE)
+        start = procs.start_time(process.pid)
+        holding = Holding((card, slice_index), process.pid, mib, start, live=True)
+        path = os.path.join(simfolder.procs_path(self.sim_dir), f"foreign-{process.pid}")
+        simfolder.write_file(path, holding.record())
+        return process
+
+    def lose(self, card: int) -> None:
+        """Let a card fall off the bus."""
+        if self.box is not None:
+            self.box.lose(card)
+        else:
+            simfolder.set_device(self.sim_dir, card, state="lost", reason="fell off the bus")
+
+    def find(self, card: int) -> None:
+        """Let it be back."""
+        if self.box is not None:
+            self.box.find(card)
+        else:
+            simfolder.set_device(self.sim_dir, card, state=None, reason=None)
 
     # -- the broker -----------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         UsageError,
         WaitExpired,
     )
+    from grn.reporting import report_peak
 
 __all__ = [
     "AsyncClient",
@@ -43,6 +44,7 @@ __all__ = [
     "UsageError",
     "WaitExpired",
     "__version__",
+    "report_peak",
 ]
 
 __version__ = "0.1.0"
@@ -52,6 +54,7 @@ _MODULES = {
     "AsyncLease": "grn.aclient",
     "Client": "grn.client",
     "Lease": "grn.client",
+    "report_peak": "grn.reporting",
 }
 
 

@@ -15,7 +15,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any, cast
 
-from grn.client import acquire_message
+from grn.client import acquire_message, nested_entry
 from grn.connection import connect, connect_or_start
 from grn.errors import (
     BrokerGone,
@@ -51,7 +51,7 @@ class AsyncLease:
 
     def __init__(self, client: AsyncClient, grant: Message) -> None:
         self._client = client
-        self._held = not grant["nested"]
+        self._held = True
         self.grant = grant
         self.id: str = grant["lease"]
         self.devices: list[dict[str, Any]] = grant["devices"]
@@ -68,6 +68,9 @@ class AsyncLease:
         if not self._held:
             return None
         self._held = False
+        if self.grant["nested"]:
+            self._client.leave(self.grant["id"])
+            return None
         return await self._client.give_back(self.id, exit_code)
 
     async def __aenter__(self) -> Self:
@@ -89,6 +92,7 @@ class AsyncClient:
         self._settings = load() if settings is None else settings
         self._start = start
         self._leases: set[str] = set()
+        self._nested: dict[int, Message] = {}
         self._wire = _Wire(self._leases)
         self._session: str | None = None
         self._finding = asyncio.Lock()
@@ -114,14 +118,16 @@ class AsyncClient:
         except asyncio.CancelledError:
             made.add_done_callback(_close_unwanted)
             raise
-        wire = _Wire(self._leases)
+        wire = _Wire(self._leases, self._wire.last_id)
         sock = connection.detach()
         sock.setblocking(False)
         await loop.create_unix_connection(lambda: wire, sock=sock)
         if self._session is not None:
             # Before anything else: what is granted from now on must not be taken for a lease of
             # which the word was lost.
-            _, answer = wire.ask({"op": "adopt", "leases": sorted(self._leases)})
+            nested = list(self._nested.values())
+            told = {"op": "adopt", "leases": sorted(self._leases), "nested": nested}
+            _, answer = wire.ask(told)
             _result(await answer, "adopted")
         self._wire, self.broker, self._session = wire, connection.broker, connection.session
 
@@ -190,7 +196,14 @@ class AsyncClient:
             grant = _result(answer.result(), "granted")
         except Cancelled:
             raise WaitExpired(f"not granted within {wait_s:g} s") from None
+        if grant["nested"]:
+            self._nested[grant["id"]] = nested_entry(grant, wish)
         return AsyncLease(self, grant)
+
+    def leave(self, request_id: int) -> None:
+        """Say that what was granted inside an outer job's lease is not used any more."""
+        self._nested.pop(request_id, None)
+        self._wire.send({"op": "leave", "id": request_id})
 
     async def give_back(self, lease: str, exit_code: int) -> Message | None:
         """Release a lease by its id. Without a broker it ends with this process: a warning."""
@@ -285,13 +298,13 @@ class AsyncClient:
 class _Wire(asyncio.Protocol):
     """One connection: sends requests, and gives each answer to who asked."""
 
-    def __init__(self, held: set[str]) -> None:
+    def __init__(self, held: set[str], last_id: int = 0) -> None:
         self.closed_by_us = False
         self.ended = asyncio.Event()
         self.ended.set()
         self._transport: asyncio.Transport | None = None
         self._frames = Frames()
-        self._last_id = 0
+        self.last_id = last_id
         self._held = held
         self._asked: dict[int, asyncio.Future[Message]] = {}
 
@@ -342,12 +355,12 @@ class _Wire(asyncio.Protocol):
         """
         if self._transport is None:
             raise BrokerGone("there is no connection to a broker")
-        self._last_id += 1
-        data = encode({**message, "id": self._last_id})
+        self.last_id += 1
+        data = encode({**message, "id": self.last_id})
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._asked[self._last_id] = answer
+        self._asked[self.last_id] = answer
         self._transport.write(data)
-        return self._last_id, answer
+        return self.last_id, answer
 
     def withdraw(self, request_id: int, answer: asyncio.Future[Message]) -> None:
         """Nobody waits for this any more: take it back, and a grant that comes all the same."""
@@ -359,11 +372,15 @@ class _Wire(asyncio.Protocol):
         if answer.exception() is not None:
             return  # the broker is gone, and the request with it
         grant = answer.result()
-        if grant["op"] == "granted" and not grant["nested"]:
-            self._held.discard(grant["lease"])
-            self._last_id += 1
-            told = {"op": "release", "id": self._last_id, "lease": grant["lease"]}
-            self.send({**told, "stopped": True})
+        if grant["op"] != "granted":
+            return
+        if grant["nested"]:
+            self.send({"op": "leave", "id": grant["id"]})
+            return
+        self._held.discard(grant["lease"])
+        self.last_id += 1
+        told = {"op": "release", "id": self.last_id, "lease": grant["lease"]}
+        self.send({**told, "stopped": True})
 
     def close(self) -> None:
         """End the connection; who still waits is told."""

@@ -35,6 +35,7 @@ __all__ = [
     "acquire_message",
     "connect",
     "connect_or_start",
+    "nested_entry",
 ]
 
 _SUCCESSOR_WITHIN_S = 60.0
@@ -72,12 +73,19 @@ def acquire_message(
     }
 
 
+def nested_entry(grant: dict[str, Any], wish: dict[str, Any]) -> dict[str, Any]:
+    """Name what was granted inside an outer job's lease to a broker that never heard of it."""
+    declared = wish["memory_mib"]
+    mib = grant["memory_mib"] if declared == "whole" else declared
+    return {"id": grant["id"], "lease": grant["lease"], "memory_mib": mib}
+
+
 class Lease:
     """A granted lease, used by the process that asked for it. A context manager."""
 
     def __init__(self, client: Client, grant: dict[str, Any]) -> None:
         self._client = client
-        self._held = not grant["nested"]
+        self._held = True
         self.grant = grant
         self.id: str = grant["lease"]
         self.devices: list[dict[str, Any]] = grant["devices"]
@@ -94,6 +102,9 @@ class Lease:
         if not self._held:
             return None
         self._held = False
+        if self.grant["nested"]:
+            self._client.leave(self.grant["id"])
+            return None
         return self._client.give_back(self.id, exit_code)
 
     def __enter__(self) -> Lease:  # noqa: PYI034 - typing.Self is too heavy here
@@ -117,8 +128,11 @@ class Client:
 
             settings = load()
         self._settings = settings
-        self._connection = connect_or_start(settings) if start else connect(settings)
+        self._connection = (
+            connect_or_start(settings) if start else connect(settings, wait=False)
+        )
         self._leases: set[str] = set()
+        self._nested: dict[int, dict[str, Any]] = {}
 
     @property
     def broker(self) -> dict[str, Any]:
@@ -212,9 +226,19 @@ class Client:
         except WaitExpired:
             grant = self._withdraw(request_id)
         lease = Lease(self, grant)
-        if not grant["nested"]:
+        if grant["nested"]:
+            self._nested[grant["id"]] = nested_entry(grant, wish)
+        else:
             self._leases.add(lease.id)
         return lease
+
+    def leave(self, request_id: int) -> None:
+        """Say that what was granted inside an outer job's lease is not used any more."""
+        self._nested.pop(request_id, None)
+        try:
+            self._connection.send({"op": "leave", "id": request_id})
+        except BrokerGone:
+            return  # a successor hears of what goes on, and this does not
 
     def give_back(self, lease: str, exit_code: int) -> dict[str, Any] | None:
         """Release a lease by its id. Without a broker it ends with this process: a warning."""
@@ -240,18 +264,21 @@ class Client:
         """
         self._settings.devices = self._settings.devices or self.broker["devices"]
         again = connect_or_start if self.broker["on_demand"] else connect
+        gone = self._connection
         deadline, pause = time.monotonic() + within_s, _FIRST_PAUSE_S
         while True:
             try:
-                self._connection = again(self._settings, self._connection.session)
+                self._connection = again(self._settings, gone.session)
                 break
             except BrokerUnavailable:
                 if time.monotonic() + pause > deadline:
                     raise
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+        self._connection.last_id = gone.last_id  # what runs nested keeps the id of its request
         held = sorted(self._leases | ({also} if also else set()))
-        self.call({"op": "adopt", "leases": held}, "adopted")
+        nested = list(self._nested.values())
+        self.call({"op": "adopt", "leases": held, "nested": nested}, "adopted")
 
     def _withdraw(self, request_id: int) -> dict[str, Any]:
         """Take a request back; a grant that crossed it on the way is kept after all."""

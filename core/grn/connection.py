@@ -29,30 +29,50 @@ _START_OVER = 5
 
 
 class Connection:
-    """A greeted connection to a broker. `broker` is its answer to our hello.
+    """A connection to a broker.
+
+    With `wait=False` the answer to the hello is only looked at when one to a message is wanted: one
+    way there and back less.
 
     `session` names this client across brokers: by it a successor knows which leases a client that
     comes back was granted, also those of which the word never arrived.
     """
 
-    def __init__(self, sock: socket.socket, session: str | None = None) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        session: str | None = None,
+        *,
+        path: str = "the socket",
+        wait: bool = True,
+    ) -> None:
+        self.path = path
         self.session = session or os.urandom(8).hex()
         self._sock = sock
         self._frames = Frames()
         self._ready: list[dict[str, Any]] = []
-        self._last_id = 0
-        self.broker = self._greet()
+        self.last_id = 0
+        self._broker: dict[str, Any] | None = None
+        self.send(self._hello())
+        if wait:
+            self._broker = self._greet()
+
+    @property
+    def broker(self) -> dict[str, Any]:
+        """The broker's answer to our hello."""
+        if self._broker is None:
+            self._broker = self._greet()
+        return self._broker
 
     def _greet(self) -> dict[str, Any]:
-        self.send(self._hello())
-        answer = self.recv(_HELLO_WITHIN_S)
+        answer = self._next(_HELLO_WITHIN_S)
         if answer is None:
             raise BrokerSilent(
-                f"something answers at {self._sock.getpeername()}, but not within"
+                f"something answers at {self.path}, but not within"
                 f" {_HELLO_WITHIN_S:g} s: is the broker stopped or very busy?"
             )
         if answer.get("op") != "hello" or answer.get("magic") != MAGIC:
-            raise ProtocolError(f"{self._sock.getpeername()} is not a GRN broker's socket")
+            raise ProtocolError(f"{self.path} is not a GRN broker's socket")
         return answer
 
     def _hello(self) -> dict[str, Any]:
@@ -70,8 +90,8 @@ class Connection:
 
     def next_id(self) -> int:
         """Return a request id that this connection has not used."""
-        self._last_id += 1
-        return self._last_id
+        self.last_id += 1
+        return self.last_id
 
     def send(self, *messages: dict[str, Any]) -> None:
         """Send messages in one write.
@@ -124,6 +144,11 @@ class Connection:
         Raises:
             BrokerGone: if the connection has ended.
         """
+        if self._broker is None:
+            self._broker = self._greet()
+        return self._next(timeout_s)
+
+    def _next(self, timeout_s: float | None) -> dict[str, Any] | None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._ready:
             if deadline is not None:
@@ -161,8 +186,12 @@ class Connection:
             self._sock.close()
 
 
-def connect(settings: Settings, session: str | None = None) -> Connection:
+def connect(
+    settings: Settings, session: str | None = None, *, wait: bool = True
+) -> Connection:
     """Connect to the broker that runs; `session` is that of a connection that was lost.
+
+    Without `wait`, the broker's answer to the hello is looked at when it is first wanted.
 
     Raises:
         BrokerUnavailable: if none does.
@@ -176,7 +205,7 @@ def connect(settings: Settings, session: str | None = None) -> Connection:
             f"no broker at {path}: start one with `grn broker` (for a try without a GPU:"
             " `grn broker --devices sim:2x16GiB`)"
         )
-    return _greeted(sock, session)
+    return _connection(sock, session, path, wait=wait)
 
 
 def connect_or_start(settings: Settings, session: str | None = None) -> Connection:
@@ -189,7 +218,8 @@ def connect_or_start(settings: Settings, session: str | None = None) -> Connecti
     from grn.paths import socket_path  # noqa: PLC0415 - as above
 
     for _ in range(_START_OVER):
-        sock = _connected(socket_path(os.environ, settings.socket))
+        path = socket_path(os.environ, settings.socket)
+        sock = _connected(path)
         if sock is None:
             from grn.devices import canonical_spec  # noqa: PLC0415 - only when nobody answers
             from grn.ondemand import ensure_broker  # noqa: PLC0415
@@ -197,7 +227,7 @@ def connect_or_start(settings: Settings, session: str | None = None) -> Connecti
             canonical_spec(settings.devices or "")  # a malformed one is the caller's mistake
             sock = ensure_broker(settings)
         try:
-            connection = _greeted(sock, session)
+            connection = _connection(sock, session, path, wait=True)
         except BrokerGone:
             continue  # it was about to leave when we came: start over
         if _manages(connection, settings.devices):
@@ -260,9 +290,11 @@ def _connected(path: str) -> socket.socket | None:
     return sock
 
 
-def _greeted(sock: socket.socket, session: str | None) -> Connection:
+def _connection(
+    sock: socket.socket, session: str | None, path: str, *, wait: bool
+) -> Connection:
     try:
-        return Connection(sock, session)
+        return Connection(sock, session, path=path, wait=wait)
     except BaseException:
         sock.close()
         raise

@@ -14,11 +14,17 @@ import os
 __all__ = [
     "BROKER_SIGN",
     "ProcessTable",
+    "ancestors",
+    "birth",
+    "cgroups",
     "children",
     "descendants",
+    "exists",
+    "in_first_pid_namespace",
     "is_alive",
     "is_broker",
     "marker",
+    "namespaced_pids",
     "parent",
     "rss_mib",
     "start_time",
@@ -29,8 +35,10 @@ __all__ = [
 BROKER_SIGN = "GRN_BROKER"
 _PROC = "/proc"
 _MARKER = b"GRN_LEASE="
+_DEEPEST = 128
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO: a constant of the kernel
 _STAT_BYTES = 1024  # a stat line has 52 numbers and a name of at most 64 bytes
 
 _EXEC_LOOKS = 1000  # exec is done after a few; the bound is for what we did not think of
@@ -51,6 +59,38 @@ def parent(pid: int) -> int | None:
     """Return the parent's pid; None when the process is gone."""
     fields = _stat(pid)
     return None if fields is None else int(fields[_PPID])
+
+
+def ancestors(pid: int) -> tuple[int, ...]:
+    """Return the pids above a process, its parent first, init left out."""
+    found: list[int] = []
+    above = parent(pid)
+    while above is not None and above > 1 and len(found) < _DEEPEST:
+        found.append(above)
+        above = parent(above)
+    return tuple(found)
+
+
+def birth(pid: int) -> tuple[int, int] | None:
+    """Return start time and parent's pid, in one read; None: no such process, or hidden from us.
+
+    A zombie has them too: until it is waited for, its number is nobody else's.
+    """
+    fields = _stat(pid)
+    return None if fields is None else (int(fields[_START]), int(fields[_PPID]))
+
+
+def exists(pid: int) -> bool:
+    """Say whether the number names a process in our pid namespace: a zombie and a hidden one too."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def is_alive(pid: int, start: int | None) -> bool:
@@ -92,6 +132,34 @@ def marker(pid: int) -> str | None:
         return None
     value = block[at + len(_MARKER) :].partition(b"\0")[0]
     return os.fsdecode(value) or None
+
+
+def cgroups(pid: int) -> tuple[str, ...]:
+    """Return the paths of the process's cgroup, one if all hierarchies agree; () if it is gone.
+
+    Everybody may read them, whoever's process it is.
+    """
+    lines = (_read(f"{_PROC}/{pid}/cgroup") or b"").splitlines()
+    return tuple({os.fsdecode(line.split(b":", 2)[2]): None for line in lines})
+
+
+def namespaced_pids(pid: int) -> tuple[int, ...]:
+    """Return the process's pids from our pid namespace down to its own; () if it is gone.
+
+    More than one: it runs in a pid namespace of its own, as containers do.
+    """
+    for line in (_read(f"{_PROC}/{pid}/status") or b"").splitlines():
+        if line.startswith(b"NSpid:"):
+            return tuple(int(word) for word in line.split()[1:])
+    return ()
+
+
+def in_first_pid_namespace() -> bool:
+    """Say whether we see every process of this machine under its own number."""
+    try:
+        return os.readlink(f"{_PROC}/self/ns/pid") == _FIRST_PID_NAMESPACE
+    except OSError:
+        return False
 
 
 def children(pid: int) -> list[int]:
@@ -159,9 +227,15 @@ class ProcessTable:
 
     start_time = staticmethod(start_time)
     parent = staticmethod(parent)
+    ancestors = staticmethod(ancestors)
+    birth = staticmethod(birth)
+    exists = staticmethod(exists)
     is_alive = staticmethod(is_alive)
     is_broker = staticmethod(is_broker)
     marker = staticmethod(marker)
+    cgroups = staticmethod(cgroups)
+    namespaced_pids = staticmethod(namespaced_pids)
+    in_first_pid_namespace = staticmethod(in_first_pid_namespace)
     children = staticmethod(children)
     descendants = staticmethod(descendants)
     rss_mib = staticmethod(rss_mib)

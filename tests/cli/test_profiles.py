@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from grn.broker.store import FILE_NAME, ProfileStore
+from grn.rules.estimate import Profile
+from grn.rules.profiles import to_record
+
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
@@ -48,6 +52,22 @@ def test_show_is_about_one_type(listed: Listed) -> None:
     for name in ("one", "two"):
         listed("set", name, "--memory", "1GiB")
     assert [profile["type"] for profile in listed("show", "two")] == ["two"]
+
+
+def test_show_tells_what_the_estimate_rests_on(env: BrokerEnv, grn: Grn) -> None:
+    """Peaks with source and date, and the memory of the last run, as the last broker left them."""
+    profile = Profile("train", "T4")
+    profile.succeeded(3072, 12.0, "device-delta", at=1.7e9)
+    profile.quantiles_mib = [1024] * 10 + [3072]
+    store = ProfileStore(os.path.join(env.environ["GRN_STATE_DIR"], FILE_NAME))
+    store.put_many({("train", "T4"): to_record(profile)})
+    store.close()
+    done = grn("profiles", "show", "train")
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert "largest peak 3 GiB, device-delta" in words
+    assert "2023-11-1" in words
+    assert "100 % 3 GiB" in words
 
 
 @pytest.mark.usefixtures("broker")

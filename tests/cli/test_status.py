@@ -63,6 +63,19 @@ def test_fits_80_columns(text: str) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("columns", [40, 50, 60, 70])
+def test_a_narrow_terminal_shows_every_number(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes and process ids are whole on one line, also where the columns do not fit."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_tables(tables(STATUS), notes(STATUS))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    for number in ("10 GiB", "4 GiB", "6 GiB", "0 MiB", "1 GiB", "2 GiB", "321", "12 s"):
+        assert any(number in line for line in lines)
+
+
 def test_devices_show_their_books(text: str) -> None:
     """A device shows total, free and booked; an unknown figure is not shown as 0."""
     line = next(line for line in text.splitlines() if "Simulated" in line)

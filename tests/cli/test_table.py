@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -44,6 +45,79 @@ def test_last_column_is_wrapped_and_complete(shown: Callable[..., list[str]]) ->
     assert " ".join(lines[1:]).split() == ["L1", *command.split()]
 
 
+WIDE = Table(
+    "a title that is longer than a narrow terminal is wide",
+    ("id", ">total", ">free", ">booked", ">measured", "name"),
+    [
+        ("L1", "143771 MiB", "12345 MiB", "131426 MiB", "131000 MiB", "NVIDIA H200 somewhere"),
+        ("L2", "80 GiB", "?", "0 MiB", "17.25 GiB", "train --all"),
+    ],
+)
+NUMBERS = [cell for row in WIDE.rows for cell in row[1:-1]]
+
+
+def test_names_give_way_first(shown: Callable[..., list[str]]) -> None:
+    """Where names do not fit beside the numbers they stand below them; numbers stay aligned."""
+    lines = shown(
+        Table("", (">size", "c", ">free", "name"), [("1 GiB", "x" * 30, "9 MiB", "n " * 30)])
+    )
+    assert lines[:2] == [" size  c" + " " * 32 + "free", "    name"]
+    assert lines[2] == f"1 GiB  {'x' * 30}  9 MiB"
+    assert [line.strip() for line in lines[3:]] == ["n " * 27 + "n", "n n"]
+
+
+@pytest.mark.parametrize("columns", [*range(40, 81, 8), 120])
+def test_no_number_is_cropped(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However narrow it is, each number stands whole on one line, and no line is too long."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_tables([WIDE])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert all(any(number in line for line in lines) for number in NUMBERS)
+    assert "".join("".join(lines).split()).count("NVIDIAH200somewhere") == 1
+
+
+@pytest.mark.parametrize("columns", [40, 48, 56, 64, 72, 80, 120])
+def test_no_number_is_cropped_on_a_terminal(columns: int) -> None:
+    """The same with lines and colour."""
+    shown = on_a_terminal(
+        f"Table({WIDE.title!r}, {WIDE.columns!r}, {WIDE.rows!r})", COLUMNS=columns
+    )
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.splitlines()]
+    assert max(map(len, lines)) <= columns
+    assert all(any(number in line for line in lines) for number in NUMBERS)
+    assert "…" not in shown
+
+
+def test_the_narrowest_form_names_each_number(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where columns do not fit, a row is a paragraph in which each cell has its column's name."""
+    monkeypatch.setenv("COLUMNS", "40")
+    print_tables([WIDE])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index("id L2") :] == [
+        "id L2",
+        "    total 80 GiB  free ?  booked 0 MiB",
+        "    measured 17.25 GiB",
+        "    train --all",
+    ]
+
+
+def test_without_names_there_is_no_heading(shown: Callable[..., list[str]]) -> None:
+    """A list of facts has no heading above it."""
+    assert shown(Table("", ("", ""), [("state", "settled")])) == ["state  settled"]
+
+
+def test_a_title_is_wrapped_and_cleaned(shown: Callable[..., list[str]]) -> None:
+    """A job's command may be a title: long, and with bytes that are not for a terminal."""
+    lines = shown(Table("evil \x1b[2J " + "word " * 20, ("id",), [("7",)]))
+    assert "\x1b" not in "".join(lines)
+    assert max(map(len, lines)) <= 60
+
+
 def test_empty_table_is_left_out(shown: Callable[..., list[str]]) -> None:
     """A table without rows shows neither title nor heading."""
     assert shown(Table("leases", ("id",)), Table("", ("id",), [("7",)])) == ["id", "7"]
@@ -77,14 +151,15 @@ def test_durations_are_short(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
 
 
-def on_a_terminal(**variables: str) -> str:
+JOB = "Table('[b]leases', ('id', 'type'), [('L1', '[red]train[/red]')])"
+
+
+def on_a_terminal(table: str = JOB, **variables: object) -> str:
     """Print a table on a pseudo-terminal; return what it shows."""
-    code = (
-        "from grn.cli.table import Table, print_tables\n"
-        "print_tables([Table('leases', ('id', 'type'), [('L1', '[red]train[/red]')])])\n"
-    )
+    code = f"from grn.cli.table import Table, print_tables\nprint_tables([{table}])\n"
     ours, theirs = pty.openpty()
-    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "60", **variables}
+    said = {name: str(value) for name, value in variables.items()}
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "60", **said}
     subprocess.run([sys.executable, "-c", code], check=True, stdout=theirs, env=env, timeout=60)
     os.close(theirs)
     with os.fdopen(ours, "rb") as terminal:
@@ -93,7 +168,9 @@ def on_a_terminal(**variables: str) -> str:
 
 def test_a_job_name_is_not_markup() -> None:
     """Brackets in a job's name are shown, not obeyed."""
-    assert "[red]train[/red]" in on_a_terminal(NO_COLOR="1")
+    shown = on_a_terminal(NO_COLOR="1")
+    assert "[red]train[/red]" in shown
+    assert "[b]leases" in shown
 
 
 def test_no_color_is_respected() -> None:

@@ -262,6 +262,44 @@ def test_a_removed_folder_loses_every_device(sim: OpenSim) -> None:
     assert not backend.unchanged_since_last_read()
 
 
+def test_a_removed_folder_can_be_made_again(sim: OpenSim) -> None:
+    """The cards are there again, and what living processes held; what a dead one held is not."""
+    backend = sim("sim:2x8000,foreign=1:500MiB")
+    add_process(backend, os.getpid(), 70)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        add_process(backend, other.pid, 30)
+        assert used(backend) == [100, 500]
+        other.kill()
+    assert backend.in_place()
+    shutil.rmtree(backend.directory)
+    assert not backend.in_place()
+    backend.restore()
+    assert backend.in_place()
+    assert used(backend) == [70, 500]
+    with pytest.raises(BrokerUnavailable, match=f"pid {os.getpid()}"):
+        sim("sim:2x8000")
+
+
+def test_what_a_process_wrote_since_counts(sim: OpenSim) -> None:
+    """A folder that is made again does not go back behind a newer record."""
+    backend = sim("sim:1x8000")
+    add_process(backend, os.getpid(), 70)
+    assert used(backend) == [70]
+    shutil.rmtree(backend.directory)
+    os.makedirs(simfolder.procs_path(backend.directory))
+    add_process(backend, os.getpid(), 90)
+    backend.restore()
+    assert used(backend) == [90]
+
+
+def test_a_folder_that_the_user_named_is_not_made_again(sim: OpenSim, tmp_path: Path) -> None:
+    """To remove it is how the loss of all devices is played."""
+    backend = sim(f"sim:1x8000,dir={tmp_path}/cards")
+    shutil.rmtree(backend.directory)
+    assert backend.kept_files == ()
+    assert backend.in_place()
+
+
 def test_a_slow_driver_takes_its_time(sim: OpenSim) -> None:
     """`slow=` delays each look."""
     backend = sim("sim:1x8000,slow=0.2")

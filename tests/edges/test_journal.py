@@ -408,3 +408,32 @@ def test_only_an_own_regular_file_is_a_journal(
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(JournalError, match="journal"):
         Journal.open(path)
+
+
+def test_a_journal_whose_file_was_removed_is_made_again(path: str) -> None:
+    """Its writer can notice, and writes all of it anew at its path, where a successor looks."""
+    journal, _, _ = Journal.open(path)
+    journal.append(records(1))
+    assert journal.in_place
+    os.unlink(path)
+    assert not journal.in_place
+    journal.compact(records(2))
+    assert journal.in_place
+    journal.append(records(1, start=2))
+    journal.close()
+    assert replayed(path) == (records(3), None)
+
+
+def test_a_journal_of_another_broker_is_left_alone(path: str) -> None:
+    """While the path is not ours, nothing replaces what is there; records are taken all the same."""
+    journal, _, _ = Journal.open(path)
+    os.unlink(path)
+    written(path, records(3))
+    journal.ours = False
+    journal.append(records(1))
+    journal.compact(records(1))
+    assert replayed(path) == (records(3), None)
+    journal.ours = True
+    journal.compact(records(1))
+    journal.close()
+    assert replayed(path) == (records(1), None)

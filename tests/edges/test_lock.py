@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from grn import paths
-from grn.broker import lock as lock_module
-from grn.broker.lock import InstanceLock, bind_socket, still_own, unlink_own
+from grn.broker.lock import (
+    InstanceLock,
+    TakenError,
+    bind_socket,
+    is_served,
+    refuse_if_served,
+    still_own,
+    unlink_own,
+)
 from grn.errors import PathError
 from grn.rules import wire
 
@@ -86,12 +93,6 @@ def kill(process: subprocess.Popen[str]) -> None:
     """End a process without a chance to tidy up."""
     process.send_signal(signal.SIGKILL)
     process.wait()
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait a moment, not five seconds, for an answer that will not come."""
-    monkeypatch.setattr(lock_module, "_ANSWER_WITHIN_S", 0.2)
 
 
 @pytest.fixture
@@ -187,6 +188,33 @@ def test_a_lock_whose_file_was_replaced_is_not_ours_any_more(path: str) -> None:
     lock.release()
 
 
+def test_a_lock_whose_file_was_removed_can_be_taken_again(path: str) -> None:
+    """Its holder gets the new file's lock, and keeps others out as before."""
+    lock = InstanceLock(path)
+    lock.acquire()
+    os.unlink(lock.path)
+    lock.acquire()
+    assert lock.still_ours()
+    with pytest.raises(TakenError, match=f"pid {os.getpid()}"):
+        InstanceLock(path).acquire()
+    lock.release()
+
+
+def test_a_lock_that_another_got_meanwhile_is_the_others(path: str) -> None:
+    """Who comes too late is told, and may try again when the other one has left."""
+    lock, other = InstanceLock(path), InstanceLock(path)
+    lock.acquire()
+    os.unlink(lock.path)
+    other.acquire()
+    with pytest.raises(TakenError):
+        lock.acquire()
+    assert not lock.still_ours()
+    other.release()
+    lock.acquire()
+    assert lock.still_ours()
+    lock.release()
+
+
 def test_a_symlink_is_no_lock(path: str) -> None:
     """A planted link must not make us write into its target."""
     os.symlink("/dev/null", paths.beside(path).lock)
@@ -220,6 +248,13 @@ def test_a_path_of_107_bytes_can_be_bound_and_replaced(tmp_path: Path) -> None:
         client.connect(path)
 
 
+def test_a_client_sees_a_readable_name_of_its_peer(path: str) -> None:
+    """An error that names the peer names a place that people know, not a descriptor's number."""
+    with bind_socket(path), socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+        assert client.getpeername() == f"{path}.new"
+
+
 def test_a_stale_socket_is_replaced(path: str) -> None:
     """Connection refused proves that nobody serves there."""
     with socket.socket(socket.AF_UNIX) as dead:
@@ -232,7 +267,7 @@ def test_what_a_killed_start_left_behind_is_replaced(path: str) -> None:
     """A broker killed between bind and rename leaves no litter that grows."""
     folder = os.path.dirname(path)
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(os.path.join(folder, lock_module._waiting_name(path)))
+        dead.bind(f"{path}.new")
     with bind_socket(path):
         assert os.listdir(folder) == ["broker.sock"]
 
@@ -261,19 +296,17 @@ def test_a_broker_that_answers_is_named(path: str, answering: Callable[[bytes], 
     assert paths.check_socket_place(path)
 
 
-@pytest.mark.usefixtures("impatient")
 def test_silence_is_not_death(path: str) -> None:
     """Something that accepts but does not answer in time is left alone."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
         with pytest.raises(PathError, match=r"not within 0\.2 s; it was not touched"):
-            bind_socket(path)
+            bind_socket(path, patience_s=0.2)
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(path)
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_full_queue_of_connections_is_not_death(path: str) -> None:
     """A server too busy to accept is a server."""
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
@@ -281,7 +314,29 @@ def test_a_full_queue_of_connections_is_not_death(path: str) -> None:
         server.listen(0)
         client.connect(path)
         with pytest.raises(PathError, match="it was not touched"):
-            bind_socket(path)
+            bind_socket(path, patience_s=0.2)
+
+
+def test_who_serves_is_known_at_once(path: str) -> None:
+    """Somebody listens, even with a full queue; a dead socket and an empty path serve nobody."""
+    assert not is_served(path)
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(path)
+        assert not is_served(path)
+        server.listen(0)
+        client.connect(path)
+        assert is_served(path)
+    assert not is_served(path)
+
+
+def test_a_broker_that_serves_without_the_lock_is_found(
+    path: str, answering: Callable[[bytes], None]
+) -> None:
+    """A starting broker can ask before it touches anything of another one."""
+    refuse_if_served(path + ".other")
+    answering(wire.encode({"op": "hello", "magic": "GRN", "version": 1, "pid": 4711}))
+    with pytest.raises(TakenError, match="already running, pid 4711"):
+        refuse_if_served(path)
 
 
 def test_another_programs_socket_is_left_alone(

@@ -133,6 +133,45 @@ def test_numbers_that_name_no_process_are_never_asked(pid: int) -> None:
     assert not procs.is_alive(pid, None)
 
 
+def test_birth_is_start_time_and_parent() -> None:
+    """Both come from one read; of a process that is gone nothing is known."""
+    assert procs.birth(os.getpid()) == (procs.start_time(os.getpid()), os.getppid())
+    assert procs.birth(ended_pid()) is None
+
+
+def test_ancestors_begin_with_the_parent() -> None:
+    """Init is left out, and of a process that is gone nothing is known."""
+    process = subprocess.Popen(["sleep", "600"])
+    above = procs.ancestors(process.pid)
+    process.kill()
+    process.wait()
+    assert above[0] == os.getpid()
+    assert 1 not in above
+    assert procs.ancestors(process.pid) == ()
+
+
+def test_a_zombie_keeps_its_number() -> None:
+    """Until it is waited for it has its start time and parent, and nobody else has its pid."""
+    process = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    born = procs.birth(process.pid)
+    assert born is not None
+    assert born[1] == os.getpid()
+    assert procs.exists(process.pid)
+    process.wait()
+    assert not procs.exists(process.pid)
+
+
+def test_another_users_process_exists_even_if_it_is_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a number names a process does not depend on what /proc shows."""
+    monkeypatch.setattr(procs, "_PROC", str(tmp_path))
+    assert as_nobody(lambda: procs.exists(1) and procs.birth(1) is None)
+    assert not procs.exists(0)
+    assert not procs.exists(-1)
+
+
 def test_another_users_process_is_alive() -> None:
     """EPERM means alive: init may not be signalled, yet it runs."""
     assert as_nobody(lambda: procs.is_alive(1, procs.start_time(1)))
@@ -204,6 +243,35 @@ def test_a_process_is_never_missed_while_it_executes_another_program(
 def test_an_unreadable_environment_has_no_marker() -> None:
     """Another user's environment is unknown, not an error."""
     assert as_nobody(lambda: procs.marker(1) is None)
+
+
+def test_the_cgroup_is_told_once_if_all_hierarchies_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each path is told; a path may have colons."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cgroup").write_text("0::/a.slice/x:y.scope\n")
+    (tmp_path / "8").mkdir()
+    (tmp_path / "8" / "cgroup").write_text(
+        "3:cpu,cpuacct:/\n2:memory:/docker/9f\n1:name=systemd:/\n"
+    )
+    monkeypatch.setattr(procs, "_PROC", str(tmp_path))
+    assert procs.cgroups(7) == ("/a.slice/x:y.scope",)
+    assert procs.cgroups(8) == ("/", "/docker/9f")
+    assert procs.cgroups(9) == ()
+
+
+def test_another_users_cgroup_can_be_read() -> None:
+    """It tells of containers whose environment is not for everybody."""
+    paths = procs.cgroups(1)
+    assert paths
+    assert as_nobody(lambda: procs.cgroups(1) == paths)
+
+
+def test_outside_a_namespace_of_its_own_a_process_has_one_number() -> None:
+    """The last of its numbers is the one that it knows itself."""
+    assert procs.namespaced_pids(os.getpid())[-1] == os.getpid()
+    assert procs.namespaced_pids(ended_pid()) == ()
 
 
 FAMILY = (

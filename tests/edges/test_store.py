@@ -126,6 +126,7 @@ def test_a_file_that_is_no_database_is_set_aside(
         store.close()
         with open(f"{path}.corrupt-{number}", "rb") as file:
             assert file.read() == content
+        assert f"{path}.corrupt-{number}" in store.problem
     assert f"set_aside={path}.corrupt-1" in caplog.text
 
 
@@ -152,7 +153,16 @@ def test_damage_while_open_begins_anew(path: str) -> None:
     store._db.commit()
     store.put_many({("y", T4): {}})
     assert list(store.load(9)) == [("y", T4)]
+    assert f"{path}.corrupt-1" in store.problem
     assert os.path.exists(f"{path}.corrupt-1")
+
+
+def test_a_sound_store_has_no_problem(path: str) -> None:
+    """Nothing is said of a store of which nothing was lost."""
+    store = ProfileStore(path)
+    store.put_many({("x", T4): {}})
+    store.load(9)
+    assert store.problem == ""
 
 
 def test_an_unreadable_profile_is_left_out(path: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -162,7 +172,22 @@ def test_an_unreadable_profile_is_left_out(path: str, caplog: pytest.LogCaptureF
     with store._db as db:
         db.execute("UPDATE profiles SET data = x'c1' WHERE type = 'x'")
     assert list(store.load(9)) == [("y", T4)]
-    assert "profile-unreadable type=x" in caplog.text
+    assert list(store.load(9)) == [("y", T4)]
+    assert caplog.text.count("profile-unreadable type=x") == 1
+    assert "1 profile(s)" in store.problem
+    assert "'x'" in store.problem
+
+
+def test_an_unreadable_profile_that_was_learnt_anew_is_no_problem(path: str) -> None:
+    """What replaces the bad entry ends the warning."""
+    store = ProfileStore(path)
+    store.put_many({("x", T4): {}})
+    with store._db as db:
+        db.execute("UPDATE profiles SET data = x'c1'")
+    assert store.of_type("x") == {}
+    store.put_many({("x", T4): {"runs": 1}})
+    assert store.problem == ""
+    assert store.of_type("x") == {("x", T4): {"runs": 1}}
 
 
 def test_a_newer_schema_is_refused_untouched(path: str) -> None:

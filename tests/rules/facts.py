@@ -37,6 +37,11 @@ class Held:
     main: str = "none"  # or "own" (the client computes itself), "child", "dead"
     owner_gone: bool = False
     measured: dict[str, int] = field(default_factory=dict)
+    nested: dict[int, int] = field(default_factory=dict)
+    """Ticket -> MiB, of the jobs inside it."""
+    restored: bool = False
+    company: set[str] = field(default_factory=set)
+    """Devices of which the rise of the total is not only its own."""
 
     @property
     def holds(self) -> bool:
@@ -46,7 +51,7 @@ class Held:
     @property
     def kept(self) -> bool:
         """Whether something of it outlives its release."""
-        return self.main == "child" or self.holds
+        return self.main == "child" or self.holds or bool(self.nested)
 
 
 @dataclass
@@ -56,6 +61,7 @@ class Page:
     device: Device
     state: DeviceState = DeviceState.OK
     foreign: int = 0
+    baseline: int = 0
     usage_known: bool = True
 
 
@@ -87,6 +93,8 @@ class Facts(RuleBasedStateMachine):
         self.machine = self._new_machine()
         self.pages = {device.uuid: Page(device) for device in self.devices}
         self.line: dict[int, Request] = {}
+        self.inside: dict[int, Request] = {}
+        """Requests that wait inside a lease."""
         self.held: dict[str, Held] = {}
         self.ended: set[str] = set()
         self.journal = self.machine.snapshot()
@@ -139,7 +147,7 @@ class Facts(RuleBasedStateMachine):
                 case ev.Granted():
                     self._granted(effect)
                 case ev.Queued(ticket, reason):
-                    assert ticket in self.line
+                    assert ticket in self.line or ticket in self.inside
                     assert reason
         self.machine.check_invariants()
         if not self.machine.disk_problem:
@@ -195,7 +203,11 @@ class Facts(RuleBasedStateMachine):
     def _granted(self, effect: ev.Granted) -> None:
         lease = effect.lease
         if effect.nested:
-            assert self.held[lease.id].state != "draining"
+            held, request = self.held[lease.id], self.inside.pop(effect.ticket)
+            mib = (request.memory_mib or 0) if request.gpus else 0
+            assert held.state != "draining"
+            assert not mib or sum(held.nested.values()) + mib <= held.booked
+            held.nested[effect.ticket] = mib
             return
         request = self.line.pop(effect.ticket)
         assert not self.machine.disk_problem
@@ -248,12 +260,32 @@ class Facts(RuleBasedStateMachine):
             return
         page.usage_known = reading.used_mib is not None
         on = {lease for lease, held in self.held.items() if reading.uuid in held.uuids}
+        if reading.leases is None:
+            self._seen_total(reading, page, on)
+            return
         if reading.foreign_mib is not None:
             strays = {k: v for k, v in (reading.leases or {}).items() if k not in on}
-            page.foreign = reading.foreign_mib + sum(strays.values())
-        if reading.leases is not None:
+            page.foreign = page.baseline = reading.foreign_mib + sum(strays.values())
+        for lease in on:
+            self.held[lease].measured[reading.uuid] = reading.leases.get(lease, 0)
+            self.held[lease].company.discard(reading.uuid)
+
+    def _seen_total(self, reading: ev.Reading, page: Page, on: set[str]) -> None:
+        """Without figures a lease holds the rise of the total, if it was alone all the time."""
+        if len(on) > 1:
             for lease in on:
-                self.held[lease].measured[reading.uuid] = reading.leases.get(lease, 0)
+                self.held[lease].company.add(reading.uuid)
+        if reading.used_mib is None:
+            return
+        if not on:
+            page.foreign = page.baseline = reading.used_mib
+            return
+        held = self.held[next(iter(on))]
+        if len(on) == 1 and not held.restored and reading.uuid not in held.company:
+            held.measured[reading.uuid] = max(0, reading.used_mib - page.baseline)
+        else:
+            booked = sum(self.held[lease].booked for lease in on)
+            page.foreign = max(0, reading.used_mib - booked)
 
     def _see(self, lease: str | None, mib: int, *, calm: bool = False) -> None:
         """Look again: all is as it was, but for one lease (or, calm, nobody holds anything)."""

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from grn.rules.estimate import (
-    WINDOW,
-    Margin,
-    Profile,
-    bumped,
-    has_cycles,
-    is_preallocation,
-)
+from grn.rules.estimate import WINDOW, Margin, Profile, bumped
+from grn.rules.peaks import Peak
 from grn.rules.profiles import ProfileBook, from_record, to_record
+from grn.rules.wire import decode, encode
 
 EXACT = Margin(0, 0)
 
@@ -22,10 +17,6 @@ def _profile(*peaks: int) -> Profile:
     for mib in peaks:
         profile.succeeded(mib, 1.0, "sampled")
     return profile
-
-
-def _series(*mib: int) -> list[tuple[float, int]]:
-    return [(float(at), amount) for at, amount in enumerate(mib)]
 
 
 @pytest.mark.parametrize(
@@ -126,40 +117,74 @@ def test_a_provisional_profile_is_wide_until_the_end() -> None:
     assert profile.estimate_mib(EXACT) == 2100
 
 
-@pytest.mark.parametrize(
-    ("series", "cycles"),
-    [
-        (_series(), False),
-        (_series(0, 0, 0), False),
-        (_series(100, 200, 300, 400), False),
-        (_series(1000, 1000, 1000, 1000), False),
-        (_series(1000, 500, 1000, 500), False),
-        (_series(1000, 500, 980, 500, 1000), True),
-        (_series(1000, 950, 1000, 960, 1000), False),
-    ],
-)
-def test_cycles_are_three_rises_with_dips_between(
-    series: list[tuple[float, int]], *, cycles: bool
-) -> None:
-    """Memory that rose three times to about its maximum has shown its cycle."""
-    assert has_cycles(series) == cycles
+def test_a_censored_peak_raises() -> None:
+    """A run that survived an out-of-memory needs at least what it had."""
+    profile = _profile(3000)
+    profile.succeeded(4000, 1.0, "sampled", censored=True)
+    assert profile.estimate_mib(EXACT) == 4000
+    assert profile.window[-1] == Peak(4000, "sampled", None, censored=True)
+
+
+def test_censored_peaks_never_lower() -> None:
+    """However many runs had to do with less, what one run needed stays booked."""
+    profile = _profile(3000)
+    profile.outgrown(5000)
+    for _ in range(2 * WINDOW):
+        profile.succeeded(1000, 1.0, "sampled", censored=True)
+    assert profile.estimate_mib(EXACT) == 5000
+    assert profile.peaks == [3000]
+    assert profile.runs == 1 + 2 * WINDOW
+
+
+def test_a_censored_success_keeps_the_raise_after_an_oom() -> None:
+    """The real need was not shown, so the next run still gets more."""
+    profile = _profile(3000)
+    profile.failed("oom", 1.0, oom_at_mib=3000)
+    profile.succeeded(3000, 1.0, "sampled", censored=True)
+    assert profile.estimate_mib(EXACT) == 3900
+
+
+def test_a_censored_first_run_settles_the_type() -> None:
+    """It succeeded, so later runs may share a device."""
+    profile = Profile("job", "m")
+    profile.succeeded(2000, 1.0, "sampled", censored=True)
+    assert (profile.state, profile.estimate_mib(EXACT)) == ("settled", 2000)
+
+
+def test_the_source_is_that_of_the_largest_peak() -> None:
+    """What an estimate rests on is told, and of equals the better known one."""
+    profile = Profile("job", "m")
+    assert profile.source is None
+    profile.succeeded(2000, 1.0, "device-delta")
+    profile.succeeded(2000, 1.0, "accounting")
+    profile.succeeded(1000, 1.0, "sampled")
+    assert profile.source == "accounting"
+    profile.outgrown(3000, "in-process")
+    assert profile.source == "in-process"
+
+
+def test_dates_are_those_of_measured_runs() -> None:
+    """First and last are told where the time of day is known; a run without it changes neither."""
+    profile = Profile("job", "m")
+    for at in (None, 100.0, 200.0, None):
+        profile.succeeded(1000, 1.0, "sampled", at=at)
+    profile.succeeded(None, 1.0, "", at=300.0)
+    assert (profile.first_at, profile.last_at) == (100.0, 200.0)
 
 
 @pytest.mark.parametrize(
-    ("series", "flat"),
+    ("peaks", "ratio"),
     [
-        (_series(0, 7500, 7500, 7500), True),
-        (_series(7500, 7500), False),
-        (_series(1000, 7500, 7500), False),
-        (_series(7500, 3000, 7500), False),
-        (_series(6900, 6900, 6900), False),
+        ((), None),
+        ((3000,), None),
+        ((1000, 1300, 1000), None),
+        ((1000, 1000, 1310), 1.31),
+        ((1000, 3000), 1.5),
     ],
 )
-def test_most_of_the_device_from_the_start_looks_like_preallocation(
-    series: list[tuple[float, int]], *, flat: bool
-) -> None:
-    """Seventy percent at the first reading and no change after it is flagged."""
-    assert is_preallocation(series, 10000) == flat
+def test_two_sizes_under_one_name_are_noticed(peaks: tuple[int, ...], ratio: float | None) -> None:
+    """A largest peak of more than 1.3 times the median looks like two kinds of run."""
+    assert _profile(*peaks).differs == ratio
 
 
 # -- all profiles together --------------------------------------------------------------------------
@@ -169,8 +194,20 @@ def test_the_store_gives_back_what_it_was_given() -> None:
     """A profile survives the way to the store and back, and newer fields do not break it."""
     profile = _profile(3000, 2000)
     profile.failed("oom", 2.0, oom_at_mib=3000)
+    profile.succeeded(4000, 1.0, "accounting", at=7.0, censored=True)
     record = {**to_record(profile), "from_the_future": 1}
-    assert from_record("job", "m", record) == profile
+    travelled = decode(encode(record)[4:])
+    travelled["window"] = [[*entry, "more"] for entry in travelled["window"]]
+    assert from_record("job", "m", travelled) == profile
+
+
+def test_profiles_of_an_older_version_are_read() -> None:
+    """Plain numbers with one source for all of them become peaks of that source."""
+    old = {"peaks": [3000, 2000], "source": "device-delta", "runs": 2, "raised_mib": 0}
+    profile = from_record("job", "m", old)
+    assert profile.window == [Peak(3000, "device-delta"), Peak(2000, "device-delta")]
+    assert (profile.runs, profile.source) == (2, "device-delta")
+    assert from_record("job", "m", {"peaks": [], "source": None, "set_mib": 5}).set_mib == 5
 
 
 def test_the_book_stays_within_its_limit() -> None:
@@ -230,7 +267,7 @@ def test_forgetting_is_complete() -> None:
 
 def test_a_type_that_was_dropped_from_memory_is_recalled() -> None:
     """What a store knows counts on, however long a type was not asked for."""
-    kept = Profile("a", "m", peaks=[3000], runs=1)
+    kept = Profile("a", "m", window=[Peak(3000)], runs=1)
     asked: list[str] = []
 
     def recall(job_type: str) -> list[Profile]:

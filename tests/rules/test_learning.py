@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from grn.errors import UsageError
 from grn.rules import events as ev
 from grn.rules.model import End, LeaseState
+from grn.rules.peaks import Peak
 from tests.rules.acting import MODEL, Job, Stage
+
+if TYPE_CHECKING:
+    from grn.rules.estimate import Profile
+    from grn.rules.model import Lease
 
 OOM = End(exit_code=1, said_oom=True)
 
@@ -27,6 +35,17 @@ def _run(stage: Stage, mib: int, end: End | None = None, **wish: object) -> Job:
 def _known(stage: Stage) -> bool:
     profile = stage.profiles.find("job", MODEL)
     return profile is not None and profile.known
+
+
+def _profile(stage: Stage) -> Profile:
+    profile = stage.profiles.find("job", MODEL)
+    assert profile is not None
+    return profile
+
+
+def _lease(job: Job) -> Lease:
+    assert job.lease is not None
+    return job.lease
 
 
 def test_a_report_tells_peak_and_outcome() -> None:
@@ -197,14 +216,22 @@ def test_a_long_probe_keeps_few_readings() -> None:
     assert max(mib for _, mib in probe.lease.history) == 5000
 
 
-def test_preallocation_is_pointed_out() -> None:
-    """A job that takes most of the device at once and keeps it is told what that looks like."""
+def test_preallocation_is_pointed_out_once() -> None:
+    """A type that takes most of the device at once and keeps it is flagged, and told so one time."""
     stage = Stage(10000)
-    probe = stage.ask("job")
-    for _ in range(3):
-        stage.hold(probe, 7500)
-    stage.finish(probe)
-    assert any("preallocation" in note for note in _report(probe).notes)
+    told = []
+    for _ in range(2):
+        stage.profiles.of("job", MODEL).window.clear()
+        probe = stage.ask("job")
+        for _ in range(3):
+            stage.hold(probe, 7500)
+        stage.finish(probe)
+        told.append([note for note in _report(probe).notes if "7500 MiB of 10000" in note])
+    assert [len(notes) for notes in told] == [1, 0]
+    assert "preallocation" in told[0][0]
+    assert _profile(stage).preallocated
+    _run(stage, 1000, memory_mib=2000)
+    assert not _profile(stage).preallocated
 
 
 def test_an_oom_says_what_a_retry_should_ask() -> None:
@@ -232,3 +259,169 @@ def test_a_type_that_once_succeeded_is_not_called_broken() -> None:
     for _ in range(4):
         assert not _report(_run(stage, 100, End(exit_code=1))).notes
     assert not [text for text in stage.said if "never-succeeded" in text]
+
+
+# -- where a peak comes from ------------------------------------------------------------------------
+
+
+def test_a_rise_of_the_total_is_learnt_under_its_name() -> None:
+    """What stands in for figures by process counts like them, and can be told from them."""
+    stage = Stage(8000)
+    job = stage.ask("job")
+    stage.hold(job, 3000)
+    _lease(job).by_delta = True
+    stage.machine.learning.ended(_lease(job), "ok", 1.0)
+    assert _profile(stage).window == [Peak(3000, "device-delta")]
+    assert stage.estimate("job") == 3000
+
+
+def test_what_the_driver_recorded_is_learnt() -> None:
+    """A spike between two looks is in the driver's accounting, and so in the profile."""
+    stage = Stage(8000)
+    job = stage.ask("job")
+    stage.hold(job, 3000)
+    _lease(job).accounted_mib = 3500
+    stage.finish(job)
+    assert _profile(stage).window == [Peak(3500, "accounting")]
+
+
+def test_a_report_from_within_makes_a_profile() -> None:
+    """A job that is over before the first look is measured if it says what it took."""
+    stage = Stage(8000)
+    job = stage.ask("job")
+    stage.machine.learning.reported(_lease(job), 3000)
+    stage.machine.learning.reported(_lease(job), 2000)
+    stage.finish(job)
+    assert _profile(stage).window == [Peak(3000, "in-process")]
+
+
+def test_a_report_above_the_booking_counts_at_once() -> None:
+    """A larger peak raises what later runs book while its job still runs."""
+    stage = Stage(8000)
+    stage.know("job", 3000)
+    job = stage.ask("job")
+    effects = stage.machine.learning.reported(_lease(job), 4000)
+    assert ev.Learnt("job", MODEL) in effects
+    assert stage.estimate("job") == 4000
+    assert _profile(stage).source == "in-process"
+
+
+def test_a_report_of_more_than_the_device_has_is_refused() -> None:
+    """Bytes given as MiB change nothing; the message says both numbers."""
+    stage = Stage(8000)
+    job = stage.ask("job")
+    with pytest.raises(UsageError, match=r"9000 MiB was reported .* has 8000 MiB"):
+        stage.machine.learning.reported(_lease(job), 9000)
+    assert _lease(job).reported_mib == 0
+
+
+def test_a_peak_has_the_date_of_its_end() -> None:
+    """When a run ended is kept with what it took."""
+    stage = Stage(8000)
+    job = stage.ask("job")
+    stage.hold(job, 3000)
+    stage.machine.learning.ended(_lease(job), "ok", 1.0, at=1.7e9)
+    assert _profile(stage).window == [Peak(3000, "sampled", 1.7e9)]
+    assert _profile(stage).last_at == 1.7e9
+
+
+def test_a_run_that_survived_an_oom_is_censored() -> None:
+    """A job that caught the error and went on with less shows a lower bound."""
+    stage = Stage(8000)
+    stage.know("job", 3000)
+    for mib in (1000, 4000):
+        job = stage.ask("job")
+        stage.hold(job, mib)
+        stage.machine.learning.ended(_lease(job), "ok", 1.0, said_oom=True)
+    assert _profile(stage).window == [Peak(3000), Peak(4000, censored=True)]
+
+
+# -- devices that were not given --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own_mib", [0, 1000])
+def test_a_run_on_a_device_that_it_was_not_given_is_not_learnt(own_mib: int) -> None:
+    """Neither 0 nor a part of its need becomes a profile; the client hears which devices they are."""
+    stage = Stage(8000, 8000)
+    job = stage.ask("job")
+    stage.hold(job, own_mib)
+    stage.hold(job, 3000, index=1)
+    stage.finish(job)
+    assert not _known(stage)
+    (note,) = _report(job).notes
+    assert "was given device 0 (GPU-0000) and used device 1 (GPU-0001)" in note
+
+
+def test_an_oom_on_a_device_that_was_not_given_raises_nothing() -> None:
+    """More of its own device would not have helped; the client hears where it was instead."""
+    stage = Stage(8000, 8000)
+    stage.know("job", 3000)
+    job = stage.ask("job")
+    stage.hold(job, 8000, index=1)
+    stage.finish(job, OOM)
+    assert stage.estimate("job") == 3000
+    assert not _report(job).of_memory
+    assert any("used device 1" in note for note in _report(job).notes)
+
+
+def test_what_a_run_foretold_before_it_went_astray_is_withdrawn() -> None:
+    """A provisional profile that rests on a part of the need goes with the run."""
+    stage = Stage(8000, 8000)
+    probe = stage.ask("job")
+    stage.hold(probe, 1000)
+    stage.run_until(100)
+    stage.look()
+    assert _known(stage)
+    stage.hold(probe, 3000, index=1)
+    stage.finish(probe)
+    assert not _known(stage)
+
+
+def test_a_run_that_went_astray_foretells_nothing() -> None:
+    """However long it rests, it makes no provisional profile and raises no estimate."""
+    stage = Stage(8000, 8000)
+    probe = stage.ask("job")
+    stage.hold(probe, 3000, index=1)
+    stage.run_until(100)
+    stage.hold(probe, 1000, index=0)
+    stage.run_until(300)
+    stage.look()
+    assert not _known(stage)
+
+
+# -- the curve of a run -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wish", [{}, {"memory_mib": 5000}], ids=["probe", "declared"])
+def test_the_curve_of_the_last_run_is_kept_as_quantiles(wish: dict[str, int]) -> None:
+    """Eleven numbers tell how long a run held how much, up to its maximum."""
+    stage = Stage(8000)
+    job = stage.ask("job", **wish)
+    stage.hold(job, 1000)
+    for second, mib in ((45, 4000), (50, 2000)):
+        stage.run_until(second)
+        stage.hold(job, mib)
+    stage.run_until(100)
+    stage.finish(job)
+    assert _profile(stage).quantiles_mib == [*[1000] * 5, *[2000] * 5, 4000]
+
+
+def test_an_unfollowed_run_keeps_the_curve_of_the_one_before() -> None:
+    """A run that only reported its peak has no curve to show."""
+    stage = Stage(8000)
+    _run(stage, 3000)
+    before = _profile(stage).quantiles_mib
+    job = stage.ask("job")
+    stage.machine.learning.reported(_lease(job), 2000)
+    stage.finish(job)
+    assert _profile(stage).quantiles_mib == before == [3000] * 11
+
+
+def test_a_long_run_of_a_known_type_keeps_few_readings() -> None:
+    """Many leases may run for long: of each only changes are kept, and not many."""
+    stage = Stage(8000)
+    job = stage.ask("job", memory_mib=5000)
+    for second in range(3000):
+        stage.run_until(float(second))
+        stage.hold(job, 1000 + second % 7)
+    assert len(_lease(job).history) <= 120

@@ -200,9 +200,11 @@ def test_a_new_broker_gives_no_lease_an_old_name() -> None:
     assert job.lease.id == "t-4"
 
 
-def _returns(stage: Stage, job: Job, *, claimed: set[str], alive: set[str]) -> None:
+def _returns(
+    stage: Stage, job: Job, *, claimed: set[str], alive: set[str], last: int = 99
+) -> None:
     event = ev.Returned(
-        stage.now, job.request.owner, "s", frozenset(claimed), frozenset(alive)
+        stage.now, job.request.owner, "s", frozenset(claimed), frozenset(alive), last
     )  # fmt: skip
     stage.step(event)
     stage.settle()
@@ -217,6 +219,14 @@ def test_what_a_client_does_not_claim_ends() -> None:
     assert stage.machine.leases
     _returns(stage, job, claimed=set(), alive=set())
     assert not stage.machine.leases
+
+
+def test_what_a_client_was_granted_since_it_came_back_is_not_unclaimed() -> None:
+    """A claim says nothing about a lease that is newer than the claim."""
+    stage = Stage(8000)
+    job = stage.ask(memory_mib=1000, session="s")
+    _returns(stage, job, claimed=set(), alive=set(), last=0)
+    assert stage.machine.leases
 
 
 @pytest.mark.parametrize("alive", [True, False], ids=["job lives", "job died"])

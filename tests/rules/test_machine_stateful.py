@@ -123,10 +123,27 @@ class MachineAgainstPromises(Facts):
         request = Request(
             self.ticket, "a", Owner(99, 1), gpus=gpus, memory_mib=memory, outer=outer
         )  # fmt: skip
-        before = set(self.held)
+        before, held = set(self.held), self.held[outer]
+        possible = gpus <= len(held.uuids) and (not gpus or memory <= held.booked)
+        if possible and not self.machine.disk_problem:
+            self.inside[self.ticket] = request
         effects = self._step(ev.Asked(self.now, request))
         assert len(effects) == 1
         assert set(self.held) == before
+        refused = self.ticket not in self.inside and self.ticket not in held.nested
+        assert bool(self._refusals(effects)) == refused
+
+    @precondition(lambda self: any(held.nested for held in self.held.values()))
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        """A nested job ends: the outer lease does, too, if only that kept it."""
+        lease = data.draw(st.sampled_from(sorted(k for k, h in self.held.items() if h.nested)))
+        held = self.held[lease]
+        ticket = data.draw(st.sampled_from(sorted(held.nested)))
+        del held.nested[ticket]
+        ends = held.state == "draining" and not held.kept
+        self._step(ev.Left(self.now, ticket))
+        assert (lease in self.held) != ends
 
     @precondition(lambda self: self.line)
     @rule(data=st.data())
@@ -145,11 +162,21 @@ class MachineAgainstPromises(Facts):
         self._settle()
 
     def _settle(self) -> list[ev.Effect]:
+        self._move_in_line()
         effects = self._step(ev.Settle(self.now))
         if not self.machine.disk_problem:
             reasons = [self.machine.reason(ticket) for ticket in self.line]
             assert "about to be decided" not in reasons
         return effects
+
+    def _move_in_line(self) -> None:
+        """What waited inside a lease that is over waits as all do."""
+        for ticket, request in list(self.inside.items()):
+            outer = self.held.get(request.outer or "")
+            if outer is None or outer.state == "draining":
+                del self.inside[ticket]
+                if self._possible(request):
+                    self.line[ticket] = request
 
     # -- leases ---------------------------------------------------------------------------------
 
@@ -211,7 +238,7 @@ class MachineAgainstPromises(Facts):
         lease = data.draw(st.sampled_from(sorted(self.held)))
         held = self.held[lease]
         held.main = "dead"
-        ends = held.state == "draining" and not held.holds
+        ends = held.state == "draining" and not held.kept
         self._step(ev.MainGone(self.now, lease))
         assert (lease in self.held) != ends
 
@@ -248,7 +275,7 @@ class MachineAgainstPromises(Facts):
         """What was just granted is taken back when no journal keeps it."""
         kept = len(self.journal)
         effects = self._settle()
-        granted = {e.lease.id: e for e in effects if isinstance(e, ev.Granted)}
+        granted = {e.lease.id: e for e in effects if isinstance(e, ev.Granted) and not e.nested}
         del self.journal[kept:]
         for lease in granted:
             del self.held[lease]
@@ -278,8 +305,11 @@ class MachineAgainstPromises(Facts):
             assert new.booked_mib == old.booked_mib
             assert new.alone == old.alone
         self.line.clear()
+        self.inside.clear()
         for lease_id, held in self.held.items():
             held.measured.clear()
+            held.nested.clear()
+            held.restored = True
             held.owner_gone = False
             known = self.machine.leases[lease_id]
             if held.main == "dead" and known.main is not None:
@@ -287,6 +317,7 @@ class MachineAgainstPromises(Facts):
                 held.main = "own" if known.main == known.request.owner else "child"
         for page in self.pages.values():
             page.state, page.foreign, page.usage_known = DeviceState.OK, 0, True
+            page.baseline = 0
         self._books_agree()
         self.machine.check_invariants()
 
@@ -298,16 +329,19 @@ class MachineAgainstPromises(Facts):
         """With nobody else on the devices, everybody who waits gets a turn in bounded time."""
         if self.machine.disk_problem:
             self.disk_heals()
-        for _ in range(len(self.line) + 1):
+        for _ in range(len(self.line) + len(self.inside) + 1):
             self._see(None, 0, calm=True)
             for lease in list(self.held):
                 self._empty(lease, end)
             assert not self.held
             self._settle()
         assert not self.line
+        assert not self.inside
 
     def _empty(self, lease: str, end: End) -> None:
         held = self.held[lease]
+        while held.nested:
+            self._step(ev.Left(self.now, held.nested.popitem()[0]))
         if held.state != "draining":
             self._release(lease, end, main_alive=False, quits=False)
         if lease in self.held:

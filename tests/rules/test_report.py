@@ -147,6 +147,39 @@ def test_a_profile_has_the_promised_keys() -> None:
     }
 
 
+def test_a_profile_tells_where_its_peaks_come_from() -> None:
+    """Each peak of the window has source and date, beside the promised keys; all of it can travel."""
+    stage = Stage(8000)
+    profile = stage.profiles.of("job", "Simulated")
+    profile.succeeded(3000, 2.0, "device-delta", at=5.0)
+    profile.succeeded(1000, 2.0, "sampled", at=6.0, censored=True)
+    profile.quantiles_mib = list(range(0, 1100, 100))
+    (told,) = _reported(stage)
+    assert told["peaks"] == [{"mib": 3000, "source": "device-delta", "at": 5.0, "censored": False}]
+    assert (told["source"], told["first_at"], told["last_at"]) == ("device-delta", 5.0, 6.0)
+    assert (told["quantiles_mib"]["0"], told["quantiles_mib"]["100"]) == (0, 1000)
+    assert len(told["quantiles_mib"]) == 11
+    assert decode(encode(told)[4:]) == told
+
+
+def test_a_lease_tells_of_a_peak_that_its_job_reported() -> None:
+    """The figure in use is shown with its source, also before anything was sampled."""
+    stage = Stage(8000)
+    job = stage.ask(memory_mib=3000)
+    assert job.lease is not None
+    stage.machine.learning.reported(job.lease, 2000)
+    (lease,) = status_report(stage.machine, 0.0, [])["leases"]
+    assert (lease["peak_mib"], lease["peak_source"]) == (2000, "in-process")
+
+
+def test_a_lease_tells_of_devices_that_it_was_not_given() -> None:
+    """Programs can see what people are warned of."""
+    stage = Stage(8000, 8000)
+    stage.hold(stage.ask(memory_mib=3000), 1000, index=1)
+    (lease,) = status_report(stage.machine, 0.0, [])["leases"]
+    assert lease["strays"] == ["GPU-0001"]
+
+
 def test_profiles_can_be_narrowed() -> None:
     """By type and by model; what nothing is known of is not listed."""
     stage = Stage(8000)

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import termios
 import threading
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,10 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         """Press keys."""
         os.write(self._master, keys)
+
+    def resize(self, *, rows: int, columns: int) -> None:
+        """Give the window another size."""
+        termios.tcsetwinsize(self._master, (rows, columns))
 
     def end(self) -> int:
         """Wait until the program has ended; return its status, negative for a signal."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import socket
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -214,6 +217,66 @@ def test_a_broker_that_was_told_to_leave_is_not_started_again_by_those_who_waite
     assert second.wait(PATIENCE_S) == -signal.SIGINT
     go(grn_run, "a")
     assert first.wait(PATIENCE_S) == 0
+
+
+def test_the_wait_ends_at_a_socket_where_nobody_greets(
+    new_env: Callable[..., BrokerEnv], tmp_path: Path
+) -> None:
+    """Something accepts and says nothing: with --wait the whole of it is bounded."""
+    grn_run = GrnRun(new_env(start=False), tmp_path)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(grn_run.env.socket)
+        silent.listen()
+        begun = time.monotonic()
+        done = grn_run("--wait=2", "--", "touch", "started")
+        took_s = time.monotonic() - begun
+        assert (done.returncode, done.stdout) == (75, b"")
+        assert done.stderr == b"grn run: not granted within 2 s: no broker has answered\n"
+        assert 2 <= took_s < 4.5  # a greeting is waited for 5 s
+        done = grn_run("--wait=2", "--if-unavailable=run", "--", "echo", "ran")
+        assert (done.returncode, done.stdout) == (0, b"ran\n")
+    os.unlink(grn_run.env.socket)
+    assert not os.path.exists(grn_run.path("started"))
+
+
+def test_a_request_given_up_while_the_broker_hung_is_withdrawn_when_it_listens_again(
+    grn_run: GrnRun,
+) -> None:
+    """It neither stands in the queue for nobody nor holds a device."""
+
+    def ask_for_two_at_once() -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (72, min(72, hard)))
+
+    first, second = HOLD.format("a", 0), HOLD.format("b", 0)
+    with open(grn_run.path("said"), "wb") as said:
+        run = grn_run.start(
+            "--memory=5000",
+            "--wait=2",
+            first,
+            second,
+            "touch third",
+            stderr=said,
+            preexec_fn=ask_for_two_at_once,
+        )
+    grn_run.wait_for("a.pid")
+    grn_run.wait_for("b.pid")
+    other = grn_run.start("-q", "--memory=5000", "--", "sh", "-c", HOLD.format("c", 0))
+    eventually(lambda: grn_run.env.status()["waiters"], what="a waiter")
+    os.kill(grn_run.env.pid, signal.SIGSTOP)
+    try:
+        go(grn_run, "b")  # now the third is asked for, at a broker that does not listen
+        eventually(lambda: _lines_with(grn_run.path("said"), b"] 75 not granted"), what="its end")
+    finally:
+        os.kill(grn_run.env.pid, signal.SIGCONT)
+    grn_run.wait_for("c.pid")
+    eventually(lambda: not grn_run.env.status()["waiters"], what="an empty queue")
+    assert len(grn_run.env.status()["leases"]) == 2
+    go(grn_run, "a")
+    go(grn_run, "c")
+    assert run.wait(PATIENCE_S) == 1
+    assert other.wait(PATIENCE_S) == 0
+    assert not os.path.exists(grn_run.path("third"))
 
 
 def test_a_broker_that_hangs_does_not_make_us_deaf(grn_run: GrnRun) -> None:

@@ -43,7 +43,8 @@ class Acceptor:
         factory: Callable[[], asyncio.BaseProtocol],
     ) -> None:
         self._loop = loop
-        self._listener = listener
+        self.listener = listener
+        """The socket whose clients are served."""
         self._factory = factory
         self._pause: asyncio.TimerHandle | None = None
         self._beginning: set[asyncio.Task[Any]] = set()
@@ -52,13 +53,13 @@ class Acceptor:
 
     def _resume(self) -> None:
         self._pause = None
-        self._loop.add_reader(self._listener.fileno(), self._accept)
+        self._loop.add_reader(self.listener.fileno(), self._accept)
 
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
             try:
                 self._keep_some_back()
-                sock, _ = self._listener.accept()
+                sock, _ = self.listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -66,14 +67,17 @@ class Acceptor:
                     raise
                 self._wait_for_descriptors(error)
                 return
-            sock.setblocking(False)
-            beginning = self._loop.connect_accepted_socket(self._factory, sock)
-            task = self._loop.create_task(beginning)
-            self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
+            self._begin(sock)
+
+    def _begin(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        beginning = self._loop.connect_accepted_socket(self._factory, sock)
+        task = self._loop.create_task(beginning)
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
 
     def _keep_some_back(self) -> None:
-        lowest_free = os.dup(self._listener.fileno())
+        lowest_free = os.dup(self.listener.fileno())
         os.close(lowest_free)
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit != resource.RLIM_INFINITY and lowest_free + _KEPT_BACK >= limit:
@@ -81,12 +85,35 @@ class Acceptor:
 
     def _wait_for_descriptors(self, error: OSError) -> None:
         log.error("cannot-accept reason=%r: trying again in %g s", error.strerror, _PAUSE_S)
-        self._loop.remove_reader(self._listener.fileno())
+        self._loop.remove_reader(self.listener.fileno())
         self._pause = self._loop.call_later(_PAUSE_S, self._resume)
+
+    def move_to(self, listener: socket.socket) -> None:
+        """Serve another listening socket instead; connections that were made live on."""
+        self._rest()
+        old, self.listener = self.listener, listener
+        listener.setblocking(False)
+        self._resume()
+        with old:
+            self._take_in_all(old)
+
+    def _take_in_all(self, old: socket.socket) -> None:
+        """Begin with whoever waits in the queue of a socket that is about to close."""
+        while True:
+            try:
+                sock, _ = old.accept()
+            except OSError as error:  # none waits; or no descriptors: then they connect again
+                log.debug("queue-taken-in reason=%r", error.strerror)
+                return
+            self._begin(sock)
 
     def close(self) -> None:
         """Take no more connections, and close the listening socket."""
+        self._rest()
+        self.listener.close()
+
+    def _rest(self) -> None:
         if self._pause is not None:
             self._pause.cancel()
-        self._loop.remove_reader(self._listener.fileno())
-        self._listener.close()
+            self._pause = None
+        self._loop.remove_reader(self.listener.fileno())

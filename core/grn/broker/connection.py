@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from grn.broker.core import BrokerCore
+    from grn.rules.model import Lease
 
 __all__ = ["HELLO_WITHIN_S", "MAX_UNREAD", "Connection"]
 
@@ -69,12 +70,16 @@ class Connection(asyncio.BufferedProtocol):
         self.pid = self.uid = 0
         self.tickets: dict[int, int] = {}
         """Request id -> ticket, of requests that wait."""
+        self.nested: dict[int, int] = {}
+        """Request id -> ticket, of nested jobs that run."""
         self.leases: set[str] = set()
         self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "acquire": self._acquire,
             "cancel": self._cancel,
             "started": self._started,
             "release": self._release,
+            "leave": self._leave,
+            "peak": self._peak,
             "adopt": self._adopt,
             "status": self._status,
             "profiles": self._profiles,
@@ -215,8 +220,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _acquire(self, message: dict[str, Any]) -> None:
         request_id = message.get("id")
-        if type(request_id) is not int or request_id in self.tickets:
-            raise UsageError(f"id {request_id!r}: a number that no waiting request has is expected")
+        if type(request_id) is not int or request_id in self.tickets or request_id in self.nested:
+            raise UsageError(f"id {request_id!r}: a number that no other request has is expected")
         core = self._core
         core.ticket += 1
         request = request_from(
@@ -227,10 +232,16 @@ class Connection(asyncio.BufferedProtocol):
             now=core.now(),
             devices=core.devices,
             policy=core.policy,
+            ancestors=self._ancestors(message),
         )
         self.tickets[request_id] = request.ticket
         core.asked[request.ticket] = (self, request_id, request.arrived_s)
         core.step(ev.Asked(core.now(), request))
+
+    def _ancestors(self, message: dict[str, Any]) -> tuple[int, ...]:
+        """Return who is above a client that is inside a lease: perhaps another job in it."""
+        inside = self._core.machine.leases.get(text(message, "outer"))
+        return procs.ancestors(self.pid) if inside is not None else ()
 
     def _cancel(self, message: dict[str, Any]) -> None:
         request_id = message.get("id")
@@ -277,10 +288,53 @@ class Connection(asyncio.BufferedProtocol):
         known = [lease for lease in wanted if type(lease) is str and lease in held]
         mine = [lease for lease in known if held[lease].request.owner == owner]
         self.leases.update(mine)
+        self._reenter(message)
         self._core.returned(owner, self._session, frozenset(mine))
         self.reply({"op": "adopted", "id": message.get("id"), "leases": mine})
 
+    def _reenter(self, message: dict[str, Any]) -> None:
+        """Take in the nested jobs that a client goes on running under a new broker."""
+        nested = message.get("nested", [])
+        if not isinstance(nested, list):
+            raise UsageError("nested: a list of nested jobs is expected")
+        for job in nested:
+            request_id = job.get("id") if isinstance(job, dict) else None
+            if type(request_id) is not int:
+                raise UsageError("nested: each job needs the id of its request")
+            mib = number(job, "memory_mib") or 0
+            self._core.reenter(self, request_id, text(job, "lease"), mib)
+
+    def _peak(self, message: dict[str, Any]) -> None:
+        mib = number(message, "mib")
+        if mib is None:
+            raise UsageError("mib: the peak in MiB is expected")
+        lease_id = text(message, "lease")
+        lease = self._core.machine.leases.get(lease_id)
+        if lease is None:
+            raise LeaseError(f"lease {lease_id!r} is not held any more")
+        if not self._belongs_to(lease):
+            raise LeaseError(f"process {self.pid} does not belong to lease {lease_id}")
+        self._core.step(ev.PeakTold(self._core.now(), lease_id, mib))
+        self.reply({"op": "noted", "id": message.get("id")})
+
+    def _belongs_to(self, lease: Lease) -> bool:
+        """Whether the client is of the lease: it owns it, carries its name, or descends from its job."""
+        owner = lease.request.owner
+        if self.pid <= 0 or self.uid not in (owner.uid, 0):
+            return False
+        if self.owner() == owner or procs.marker(self.pid) == lease.id:
+            return True
+        main = lease.main
+        above = (self.pid, *procs.ancestors(self.pid))
+        return main is not None and main.pid in above and procs.is_alive(main.pid, main.start)
+
+    def _leave(self, message: dict[str, Any]) -> None:
+        self._core.leave(self, message.get("id"))
+
     def _status(self, message: dict[str, Any]) -> None:
+        self._core.sampler.when_fresh(lambda: self._tell_status(message))
+
+    def _tell_status(self, message: dict[str, Any]) -> None:
         report = self._core.status()
         page = number(message, "page") or 0
         leases = len(report["leases"])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from grn import procs
 from grn.broker.sampler import Sampler
@@ -23,6 +23,7 @@ from grn.rules import events as ev
 from grn.rules.messages import number, released_reply, text
 from grn.rules.profiles import from_record, to_record
 from grn.rules.report import profiles_report, status_report
+from grn.rules.seeing import warnings as seen_warnings
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from grn.broker.connection import Connection
     from grn.broker.journal import Journal
     from grn.broker.store import ProfileStore
-    from grn.devices.base import Backend
+    from grn.devices.base import Backend, DrivenBackend
     from grn.rules.estimate import Profile
     from grn.rules.machine import Machine
     from grn.rules.messages import GrantWriter
@@ -104,7 +105,8 @@ class BrokerCore:
         self._stop: asyncio.Future[str] = loop.create_future()
         self.turn = Turn(loop, self.settle)
         self.watcher = Watcher(loop)
-        self.sampler = Sampler(self, fast_s=fast_s, slow_s=slow_s)
+        driver = cast("DrivenBackend", backend) if hasattr(backend, "ask") else None
+        self.sampler = Sampler(self, driver=driver, fast_s=fast_s, slow_s=slow_s)
 
     # -- time and steps -------------------------------------------------------------------------
 
@@ -122,9 +124,7 @@ class BrokerCore:
     def settle(self) -> None:
         """End a batch: decide what can be granted, then carry all effects out."""
         machine = self.machine
-        if machine.dirty:
-            if len(machine.line):
-                self.sampler.refresh()
+        if machine.dirty and (not len(machine.line) or self.sampler.fresh()):
             self.step(ev.Settle(self.now()))
         if self._effects:
             self._carry_out()
@@ -171,7 +171,9 @@ class BrokerCore:
         connection, request_id, since = entry
         connection.tickets.pop(request_id, None)
         waited = max(0.0, self.now() - since)
-        if not effect.nested:
+        if effect.nested:
+            connection.nested[request_id] = effect.ticket
+        else:
             connection.leases.add(lease.id)
             self.sampler.notice(lease)
         connection.reply(
@@ -214,6 +216,8 @@ class BrokerCore:
         for ticket in list(connection.tickets.values()):
             self.step(ev.Cancelled(self.now(), ticket))
             self.asked.pop(ticket, None)
+        for ticket in connection.nested.values():
+            self.step(ev.Left(self.now(), ticket))
         held = self.machine.leases
         for lease_id in connection.leases:
             if lease_id in held:
@@ -225,7 +229,10 @@ class BrokerCore:
         self.watcher.watch(lease.request.owner, lambda: self._owner_died(lease.request.owner))
 
     def _owner_died(self, owner: Owner) -> None:
-        self.sampler.look()
+        self.sampler.look(lambda: self._end_of_owner(owner))
+        self.settle()
+
+    def _end_of_owner(self, owner: Owner) -> None:
         for lease in [x for x in self.machine.leases.values() if x.request.owner == owner]:
             main = lease.main
             alive = main is not None and procs.is_alive(main.pid, main.start)
@@ -233,18 +240,22 @@ class BrokerCore:
             self.sampler.notice(lease)
             # Also if it has ended: workers may hold memory on, and the rules must hear of its end.
             self._watch_main(lease)
-        self.settle()
 
     def returned(self, owner: Owner, session: str, claimed: frozenset[str]) -> None:
         """A client of our predecessor says what it holds: look at what it does not claim."""
-        self.sampler.look()
+        last = self.machine.number
+        self.sampler.look(lambda: self._look_at_unclaimed(owner, session, claimed, last))
+
+    def _look_at_unclaimed(
+        self, owner: Owner, session: str, claimed: frozenset[str], last: int
+    ) -> None:
         mains = {x.id: x.main for x in self.machine.leases.values() if x.request.owner == owner}
         alive = frozenset(
             lease_id
             for lease_id, main in mains.items()
             if main is not None and procs.is_alive(main.pid, main.start)
         )
-        self.step(ev.Returned(self.now(), owner, session, claimed, alive))
+        self.step(ev.Returned(self.now(), owner, session, claimed, alive, last))
         for lease_id in alive - claimed:
             lease = self.machine.leases.get(lease_id)
             if lease is not None and lease.request.session == session:
@@ -256,8 +267,7 @@ class BrokerCore:
             self.watcher.watch(main, lambda: self._main_died(lease.id))
 
     def _main_died(self, lease_id: str) -> None:
-        self.sampler.look()
-        self.step(ev.MainGone(self.now(), lease_id))
+        self.sampler.look(lambda: self.step(ev.MainGone(self.now(), lease_id)))
         self.settle()
 
     def give_back(
@@ -265,10 +275,30 @@ class BrokerCore:
     ) -> None:
         """A client gives a lease back: look at its devices first, then let the rules decide."""
         self.ticket += 1
-        self.releases[self.ticket] = (connection, request_id)
-        self.sampler.refresh(lease_id)
-        alive = self._main_lives(lease_id)
-        self.step(ev.Released(self.now(), lease_id, end, self.ticket, main_alive=alive))
+        ticket = self.ticket
+        self.releases[ticket] = (connection, request_id)
+
+        def release() -> None:
+            alive = self._main_lives(lease_id)
+            released = ev.Released(
+                self.now(), lease_id, end, ticket, main_alive=alive, at=time.time()
+            )
+            self.step(released)
+
+        self.sampler.before_end(lease_id, release)
+
+    def reenter(self, connection: Connection, request_id: int, lease_id: str, mib: int) -> None:
+        """A nested job of a client that was another broker's runs on."""
+        self.ticket += 1
+        connection.nested[request_id] = self.ticket
+        owner = connection.owner()
+        self.step(ev.Reentered(self.now(), self.ticket, lease_id, owner, mib))
+
+    def leave(self, connection: Connection, request_id: object) -> None:
+        """A nested job has ended."""
+        ticket = connection.nested.pop(request_id, None) if type(request_id) is int else None
+        if ticket is not None:
+            self.step(ev.Left(self.now(), ticket))
 
     def _main_lives(self, lease_id: str) -> bool:
         lease = self.machine.leases.get(lease_id)
@@ -282,12 +312,14 @@ class BrokerCore:
 
     def take_over(self) -> None:
         """Check each lease that a former broker left: keep the living, forget the dead."""
-        self.sampler.look()
+        self.sampler.look(self._watch_all)
+        self.settle()
+        self.compact()
+
+    def _watch_all(self) -> None:
         for lease in list(self.machine.leases.values()):
             self.watch_owner(lease)
             self._watch_main(lease)
-        self.settle()
-        self._compact()
 
     # -- the journal ----------------------------------------------------------------------------
 
@@ -302,7 +334,7 @@ class BrokerCore:
             return False
         self._records += len(records)
         if self._records > _COMPACT_RECORDS + 8 * len(self.machine.leases):
-            self._compact()
+            self.compact()
         return True
 
     @staticmethod
@@ -318,13 +350,14 @@ class BrokerCore:
     def _try_to_heal(self) -> None:
         """Write the state whole; when that works, the journal is sound again."""
         self._heal_timer = None
-        if self._compact() and self._profiles_written() is None:
+        if self.compact() and self._profiles_written() is None:
             self.step(ev.DiskHealed(self.now()))
         else:
             self._heal_timer = self.loop.call_later(_HEAL_EVERY_S, self._try_to_heal)
         self.settle()
 
-    def _compact(self) -> bool:
+    def compact(self) -> bool:
+        """Write the state whole, as a new journal; return whether that worked."""
         try:
             self._journal.compact([self._managed, *self.machine.snapshot()])
         except JournalError as error:
@@ -417,11 +450,12 @@ class BrokerCore:
     # -- status ---------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Describe the books as of now."""
-        self.sampler.refresh()
-        warnings = [*self.warnings, *self._left_behind()]
+        """Describe the books; as of now, if the sampler has just looked."""
+        warnings = [*self.warnings, *seen_warnings(self.machine), *self._left_behind()]
         if self.machine.disk_problem:
             warnings.append(f"{self.machine.disk_problem}: nothing new is granted")
+        if self._store.problem:
+            warnings.append(self._store.problem)
         report = status_report(self.machine, self.now(), warnings)
         report["broker"] = {
             "pid": self.pid,
@@ -468,7 +502,7 @@ class BrokerCore:
         """Keep what was learnt, and let go of files."""
         self.turn.close()
         self.keep_profiles()
-        self._compact()
+        self.compact()
         self._journal.close()
         self._store.close()
         self.watcher.close()

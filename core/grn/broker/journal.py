@@ -51,6 +51,8 @@ class Journal:
 
     Attributes:
         healthy: whether the last write succeeded. While it did not, grant nothing new.
+        ours: whether its path is ours to write to. While it is not (another broker holds the lock
+            there), records go on into the file that is open, and `compact` leaves the path alone.
         size: bytes of readable records.
     """
 
@@ -59,6 +61,7 @@ class Journal:
     ) -> None:
         self.path = path
         self.healthy = True
+        self.ours = True
         self.size = 0
         self._boot = boot
         self._header = _encode({_FORMAT_KEY: _FORMAT, "boot_id": boot})
@@ -97,6 +100,15 @@ class Journal:
         """Whether it has grown beyond 1 MiB and to twice what the last snapshot needed."""
         return self.size > max(COMPACT_ABOVE_BYTES, 2 * self._compacted_size)
 
+    @property
+    def in_place(self) -> bool:
+        """Whether its path still leads to it: a successor would read it."""
+        try:
+            there = os.lstat(self.path)
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self._fd))
+
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Write the records in one step: all of them are in the journal, or none is.
 
@@ -120,9 +132,13 @@ class Journal:
     def compact(self, snapshot: Sequence[Mapping[str, Any]]) -> None:
         """Replace the journal by these records; a crash leaves the old or the new one, whole.
 
+        It is made anew at its path if its file, or the folder, was removed.
+
         Raises:
             JournalError: the old one is still in use, unharmed.
         """
+        if not self.ours:
+            return
         content = b"".join([self._header, *map(_encode, snapshot)])
         fresh = f"{self.path}.new"
         try:

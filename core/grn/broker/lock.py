@@ -8,6 +8,8 @@ Under the lock the socket is bound to a second name, listens there, and is renam
 one, so the path always names a socket that is served or provably dead. asyncio's own
 `start_unix_server(path=...)` would remove a *live* broker's socket without asking.
 
+A name can be taken from a living broker; `broker/guard.py` notices that and takes it again.
+
 Must not: remove anything that is not a dead socket of this path.
 """
 
@@ -24,13 +26,26 @@ from grn import paths
 from grn.errors import PathError, ProtocolError
 from grn.rules import wire
 
-__all__ = ["BrokerSocket", "InstanceLock", "bind_socket", "still_own", "unlink_own"]
+__all__ = [
+    "BrokerSocket",
+    "InstanceLock",
+    "TakenError",
+    "bind_socket",
+    "is_served",
+    "refuse_if_served",
+    "still_own",
+    "unlink_own",
+]
 
 _ANSWER_WITHIN_S = 5.0
 _BACKLOG = 512
 _PRIVATE = 0o600
 _RECV_BYTES = 65536
 _PROBES = 5  # a broker that dies while we look shows as end-of-file once, then as refused
+
+
+class TakenError(PathError):
+    """Another broker holds the lock, or answers at the path."""
 
 
 class InstanceLock:
@@ -42,33 +57,37 @@ class InstanceLock:
         self._fd: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock or fail at once.
+        """Take the lock or fail at once; keep it if it is ours.
+
+        When its file was removed, this takes the lock on a new file. The old one is given up after.
 
         Raises:
-            PathError: another broker holds it (with its pid), or the file cannot be opened.
+            TakenError: another broker holds it; the message has its pid.
+            PathError: the file cannot be opened or written.
         """
-        while self._fd is None:
-            fd = self._open()
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                pid = _pid_in(fd)
-                os.close(fd)
-                raise PathError(_already_running(pid, self._socket_path)) from None
-            except BaseException:
-                os.close(fd)
-                raise
+        while not self.still_ours():
+            fd = self._take()
             # Someone may have removed the file between open and flock: then this lock guards nothing.
             if _same_file(fd, self.path):
+                self.release()
                 self._fd = fd
             else:
                 os.close(fd)
+
+    def _take(self) -> int:
+        fd = self._open()
         try:
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except BlockingIOError:
+            pid = _pid_in(fd)
+            os.close(fd)
+            raise TakenError(_already_running(pid, self._socket_path)) from None
         except OSError as error:
-            self.release()
+            os.close(fd)
             raise PathError(f"cannot write {self.path}: {error.strerror}") from error
+        return fd
 
     def still_ours(self) -> bool:
         """Say whether the lock's name still leads to our lock; if not, another could be taken."""
@@ -95,13 +114,20 @@ class BrokerSocket(socket.socket):
     file_id: tuple[int, int] | None = None
 
 
-def bind_socket(path: str, *, mode: int = _PRIVATE) -> BrokerSocket:
+def bind_socket(
+    path: str, *, mode: int = _PRIVATE, patience_s: float = _ANSWER_WITHIN_S
+) -> BrokerSocket:
     """Listen at the path. The caller holds the `InstanceLock`.
+
+    Args:
+        path: at most 107 bytes.
+        mode: who may connect, whatever the umask.
+        patience_s: how long what stands at the path may take to answer.
 
     Raises:
         PathError: something is there that is not a dead socket, or the folder cannot be written.
     """
-    _make_sure_nobody_serves(path)
+    refuse_if_served(path, patience_s=patience_s)
     listener = BrokerSocket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _bind_and_rename(listener, path, mode)
@@ -130,8 +156,7 @@ def unlink_own(path: str, listener: socket.socket) -> None:
 def _bind_and_rename(listener: BrokerSocket, path: str, mode: int) -> None:
     folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # Through the descriptor, since a longer name in a folder near the limit would not fit.
-        waiting = f"/proc/self/fd/{folder}/{_waiting_name(path)}"
+        waiting = _waiting_name(path, folder)
         if os.path.lexists(waiting):
             os.unlink(waiting)
         before = os.umask(0o777 & ~mode)
@@ -146,16 +171,43 @@ def _bind_and_rename(listener: BrokerSocket, path: str, mode: int) -> None:
         os.close(folder)
 
 
-def _waiting_name(path: str) -> str:
-    # The same for each start at this path: what a killed one left is replaced, not collected.
-    return f".grn-{zlib.crc32(os.fsencode(os.path.basename(path))):08x}"
+def _waiting_name(path: str, folder: int) -> str:
+    """Name the socket until it listens: the same at each start, so what a killed one left is replaced.
+
+    It is what `ss` shows, and what clients are told to be connected to, for as long as the socket
+    lives. So it is readable, unless that would not fit: a path near the limit goes through the
+    folder's descriptor.
+    """
+    readable = f"{path}.new"
+    if len(os.fsencode(readable)) <= paths.SOCKET_PATH_LIMIT:
+        return readable
+    return f"/proc/self/fd/{folder}/.grn-{zlib.crc32(os.fsencode(os.path.basename(path))):08x}"
 
 
-def _make_sure_nobody_serves(path: str) -> None:
+def is_served(path: str) -> bool:
+    """Say at once whether somebody listens at the path, even if the queue there is full."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def refuse_if_served(path: str, *, patience_s: float = _ANSWER_WITHIN_S) -> None:
+    """Make sure that nothing stands at the path but a dead socket.
+
+    Raises:
+        TakenError: a broker answers there.
+        PathError: something else is there, or it accepts and does not answer in time.
+    """
     for _ in range(_PROBES):
         if not paths.check_socket_place(path):
             return
-        if _is_dead(path):
+        if _is_dead(path, patience_s):
             return
     raise PathError(
         f"something accepts connections at {path} and closes them at once; it was not touched. "
@@ -163,18 +215,18 @@ def _make_sure_nobody_serves(path: str) -> None:
     )
 
 
-def _is_dead(path: str) -> bool:
+def _is_dead(path: str, patience_s: float) -> bool:
     """Say that nobody listens there; False means look again, and a living broker is an error."""
-    deadline = time.monotonic() + _ANSWER_WITHIN_S
+    deadline = time.monotonic() + patience_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_ANSWER_WITHIN_S)
+        probe.settimeout(patience_s)
         try:
             probe.connect(path)
             hello = _ask(probe, deadline)
         except ConnectionRefusedError:
             return True
         except (TimeoutError, BlockingIOError):  # a queue of unanswered connections that is full
-            raise PathError(_silent(path)) from None
+            raise PathError(_silent(path, patience_s)) from None
         except ProtocolError:
             raise PathError(
                 f"something other than a broker answers at {path}; it was not touched. Choose "
@@ -186,7 +238,7 @@ def _is_dead(path: str) -> bool:
             raise PathError(f"cannot connect to {path}: {error.strerror}") from error
     if hello is None:
         return False
-    raise PathError(_already_running(hello.get("pid"), path))
+    raise TakenError(_already_running(hello.get("pid"), path))
 
 
 def _ask(probe: socket.socket, deadline: float) -> dict[str, Any] | None:
@@ -195,7 +247,7 @@ def _ask(probe: socket.socket, deadline: float) -> dict[str, Any] | None:
     probe.sendall(wire.encode(hello))
     frames = wire.Frames()
     while True:
-        # The whole answer has 5 s, not each byte of it.
+        # The whole answer has so long, not each byte of it.
         probe.settimeout(max(deadline - time.monotonic(), 0.001))
         chunk = probe.recv(_RECV_BYTES)
         if not chunk:
@@ -204,9 +256,9 @@ def _ask(probe: socket.socket, deadline: float) -> dict[str, Any] | None:
             return wire.decode(body)
 
 
-def _silent(path: str) -> str:
+def _silent(path: str, patience_s: float) -> str:
     return (
-        f"something answers at {path} but not within {_ANSWER_WITHIN_S:g} s; it was not touched. "
+        f"something answers at {path} but not within {patience_s:g} s; it was not touched. "
         "If it is a broker that hangs, end it; else choose another path with --socket"
     )
 

@@ -3,6 +3,10 @@
 Never while nothing is leased and nobody waits; at the fast pace while a type is unprofiled or a
 lease drains; at the slow pace otherwise. A release looks at once, so that what it frees is granted
 in the same batch: no timer lies on the path from release to grant.
+
+Simulated devices are read in line. A driver may be slow or stuck, so it is asked and answers later:
+what must know the devices as they are (a release, a status, the first grant after a rest) waits for
+that answer, and the loop goes on.
 """
 
 from __future__ import annotations
@@ -11,21 +15,28 @@ import logging
 from typing import TYPE_CHECKING
 
 from grn import procs
+from grn.broker.whose import Whose
 from grn.rules import events as ev
-from grn.rules.attribution import main_processes, sole_owners, split_use
-from grn.rules.model import DeviceState, LeaseState
+from grn.rules.attribution import main_processes
+from grn.rules.model import LeaseState
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Sequence
 
     from grn.broker.core import BrokerCore
-    from grn.devices.base import DeviceReading
+    from grn.devices.base import DeviceReading, DrivenBackend
     from grn.rules.model import Lease
 
 __all__ = ["Sampler"]
 
 _A_MOMENT_S = 0.001
-"""Requests this close together share one check: no driver or file time is finer."""
+"""Requests this close together share one check: no file time is finer."""
+
+_FRESH_S = 0.2
+"""A driver's answer serves who waits for so long; an end of a lease always asks anew."""
+
+_HEALTH_EVERY_S, _HEALTH_BEFORE_LEASE_S = 30.0, 1.0
 
 log = logging.getLogger("grn.broker")
 
@@ -33,13 +44,20 @@ log = logging.getLogger("grn.broker")
 class Sampler:
     """Turns readings of the backend into `Sampled` events."""
 
-    def __init__(self, core: BrokerCore, *, fast_s: float, slow_s: float) -> None:
+    def __init__(
+        self, core: BrokerCore, *, driver: DrivenBackend | None, fast_s: float, slow_s: float
+    ) -> None:
         self._core = core
         self._fast_s = fast_s
         self._slow_s = slow_s
         self._timer: asyncio.TimerHandle | None = None
         self._checked_s = 0.0
-        self._table = procs.ProcessTable()
+        self._driver = driver
+        self._asking = False
+        self._after_next: list[Callable[[], None]] = []
+        self._fresh_until_s = 0.0
+        self._health_s = -_HEALTH_EVERY_S
+        self._whose = Whose(procs.ProcessTable())
 
     # -- when to look ---------------------------------------------------------------------------
 
@@ -83,7 +101,8 @@ class Sampler:
     def _tick(self) -> None:
         self._timer = None
         if self._needed_pace() is not None:
-            self.look()
+            if not self._asking:
+                self.look()
             self._core.settle()
 
     def close(self) -> None:
@@ -93,20 +112,48 @@ class Sampler:
 
     # -- looking --------------------------------------------------------------------------------
 
-    def refresh(self, ending: str | None = None) -> None:
-        """Look now, unless nothing changed since the last look.
+    def fresh(self) -> bool:
+        """Look now if something may have changed, for who waits; `False`: the driver must answer.
 
-        For what waits, one check a moment will do. Not for an `ending` lease: what it holds now
-        must not be given away, and its memory may have gone with its processes, which changes no
-        record.
+        When it has, the batch is ended again. One check a moment will do.
         """
-        if ending is not None:
-            if self._held(ending) or not self._core.backend.unchanged_since_last_read():
+        now = self._core.now()
+        if self._driver is not None:
+            if now < self._fresh_until_s:
+                return True
+            if not self._asking:
                 self.look()
-        elif self._core.now() - self._checked_s >= _A_MOMENT_S:
-            self._checked_s = self._core.now()
+            return False
+        if now - self._checked_s >= _A_MOMENT_S:
+            self._checked_s = now
             if not self._core.backend.unchanged_since_last_read():
                 self.look()
+        return True
+
+    def when_fresh(self, then: Callable[[], None]) -> None:
+        """Call `then` when the books show the devices as they are now."""
+        if self.fresh():
+            then()
+        else:
+            self._after_next.append(then)
+
+    def before_end(self, lease_id: str, then: Callable[[], None]) -> None:
+        """Look, then let a lease end.
+
+        What it holds now must not be given away, and its memory may have gone with its processes,
+        which changes no record.
+        """
+        lease = self._core.machine.leases.get(lease_id)
+        if lease is None or not lease.uuids:
+            then()
+        elif (
+            self._driver is not None
+            or self._held(lease_id)
+            or not self._core.backend.unchanged_since_last_read()
+        ):
+            self.look(then)
+        else:
+            then()
 
     def _held(self, lease_id: str) -> bool:
         machine = self._core.machine
@@ -116,48 +163,56 @@ class Sampler:
             uuid in books and books[uuid].bookings[lease_id].measured_mib for uuid in lease.uuids
         )
 
-    def look(self) -> None:
-        """Read all devices and tell the rules."""
-        core = self._core
-        if not core.devices:
+    def look(self, then: Callable[[], None] | None = None) -> None:
+        """Read all devices and tell the rules, then call `then`: later, if a driver is asked.
+
+        What asks while an answer is on its way is served by the next look, which begins after it.
+        """
+        if then is not None:
+            self._after_next.append(then)
+        if self._driver is not None:
+            if not self._asking:
+                self._ask(self._driver)
             return
-        leases = core.machine.leases
-        mains = main_processes(leases.values())
-        roots = {lease: [pid] for pid, (_, lease) in mains.items()}
-        places = {lease.id: lease.uuids for lease in leases.values()}
-        readings = core.backend.read(roots, places)
-        known = {**sole_owners(leases.values()), **mains}
-        event = ev.Sampled(
-            core.now(),
-            tuple(self._understood(reading, known) for reading in readings),
-            self._left_over(),
-        )
-        core.step(event)
+        if self._core.devices:
+            leases = self._core.machine.leases
+            mains = main_processes(leases.values())
+            roots = {lease: [pid] for pid, (_, lease) in mains.items()}
+            places = {lease.id: lease.uuids for lease in leases.values()}
+            self._tell(self._core.backend.read(roots, places))
+        self._call_back()
 
-    def _understood(self, reading: DeviceReading, mains: dict[int, tuple[int, str]]) -> ev.Reading:
-        state = DeviceState(reading.state)
-        leases = self._core.machine.leases
-        if reading.processes is None:
-            foreign = self._foreign_unseen(reading)
-            return ev.Reading(
-                reading.uuid, state, reading.reason, reading.used_mib, foreign, None, {}
-            )
-        uses = [(use.pid, use.mib) for use in reading.processes]
-        held, holders, complete = split_use(uses, leases, mains, self._table)
-        foreign = None
-        if reading.used_mib is not None:
-            foreign = max(0, reading.used_mib - sum(held.values()))
-        known = held if complete else None
-        return ev.Reading(
-            reading.uuid, state, reading.reason, reading.used_mib, foreign, known, holders
-        )
+    def _ask(self, driver: DrivenBackend) -> None:
+        now = self._core.now()
+        pause = _HEALTH_BEFORE_LEASE_S if len(self._core.machine.line) else _HEALTH_EVERY_S
+        health = now - self._health_s >= pause
+        if health:
+            self._health_s = now
+        waiting, self._after_next = self._after_next, []
+        self._asking = True
 
-    def _foreign_unseen(self, reading: DeviceReading) -> int | None:
-        """Without figures by process, count as foreign what exceeds the bookings."""
-        book = self._core.machine.ledger.by_uuid.get(reading.uuid)
-        if reading.used_mib is None or book is None:
-            return None
-        return max(0, reading.used_mib - book.booked_mib)
+        def answered(readings: tuple[DeviceReading, ...]) -> None:
+            self._asking = False
+            self._fresh_until_s = now + _FRESH_S
+            self._tell(readings)
+            later, self._after_next = self._after_next, waiting
+            self._call_back()
+            self._after_next += later
+            if self._after_next and not self._asking:
+                self._ask(driver)
+            self._core.settle()
+
+        driver.ask(answered, health=health)
+
+    def _call_back(self) -> None:
+        waiting, self._after_next = self._after_next, []
+        for then in waiting:
+            then()
+
+    def _tell(self, readings: Sequence[DeviceReading]) -> None:
+        core = self._core
+        understood = self._whose.readings(readings, core.machine.leases)
+        core.step(ev.Sampled(core.now(), understood, self._left_over()))
 
     def _left_over(self) -> dict[str, tuple[int, ...]]:
         """Name the living processes of leases that drain: they are why it is not free yet."""

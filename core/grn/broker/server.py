@@ -2,8 +2,8 @@
 
 Up: lock, devices, journal, profiles, take over what lives, listen, READY. The lock comes first, so
 nothing is touched while another broker lives; the socket comes last, so whoever can connect can be
-served. Down: no new grants, waiters are told, profiles kept, the socket's name removed if it is
-still ours, then the lock released.
+served. From then on the names of all these files are guarded. Down: no new grants, waiters are
+told, profiles kept, the socket's name removed if it is still ours, then the lock released.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from grn.broker.acceptor import Acceptor
 from grn.broker.clashes import clashing_package
 from grn.broker.connection import Connection
 from grn.broker.core import BrokerCore
+from grn.broker.guard import Guard
 from grn.broker.journal import Journal
-from grn.broker.lock import InstanceLock, bind_socket, unlink_own
+from grn.broker.lock import InstanceLock, bind_socket, refuse_if_served, unlink_own
 from grn.broker.store import ProfileStore
 from grn.devices import canonical_spec, open_backend
 from grn.errors import GrnError
@@ -72,6 +73,9 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     paths.prepare_folder(path, os.environ)
     lock = InstanceLock(path)
     lock.acquire()
+    passed = systemd.passed_socket()
+    if passed is None:
+        refuse_if_served(path)  # by a broker whose lock was removed a moment ago
     journal, records, report = Journal.open(paths.beside(path).journal)
     spec, mask = settings.devices, os.environ.get("CUDA_VISIBLE_DEVICES")
     if on_demand and spec is None:
@@ -80,9 +84,13 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     core = _assemble(settings, backend, mask, journal, on_demand=on_demand)
     core.machine.restore(records, core.now())
     _warn(core, backend.note, report, clashing_package())
-    listener = systemd.passed_socket() or bind_socket(path, mode=_mode(path))
+    listener = passed or bind_socket(path, mode=_mode(path))
     core.take_over()
     acceptor = Acceptor(core.loop, listener, lambda: Connection(core))
+    guard = Guard(
+        core, path, mode=_mode(path), lock=lock, acceptor=acceptor, journal=journal,
+        write_journal=core.compact,
+    )  # fmt: skip
     _handle_signals(core, on_demand=on_demand)
     log.info(
         "ready pid=%d socket=%s devices=%s managed=%d leases=%d",
@@ -93,7 +101,8 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     why = await core.until_stopped()
     log.info("leaving reason=%r leases=%d", why, len(core.machine.leases))
     systemd.notify("STOPPING=1")
-    unlink_own(path, listener)
+    guard.close()
+    unlink_own(path, acceptor.listener)
     _close(core, acceptor)
     backend.close()
     lock.release()

@@ -1,8 +1,9 @@
 """The profile store: what was learnt, kept across broker starts in one SQLite file.
 
 Promises: a damaged file is set aside under another name and a new one begun, never an obstacle to
-starting; a file of a newer GRN is refused untouched; a full or read-only disk is a `JournalError`.
-The file is 0600, a folder that has to be made 0700.
+starting, and `problem` says so for as long as the store is open; a file of a newer GRN is refused
+untouched; a full or read-only disk is a `JournalError`. The file is 0600, a folder that has to be
+made 0700.
 
 Must not: know what a profile contains.
 """
@@ -31,6 +32,7 @@ SCHEMA_VERSION = 1
 
 _PRIVATE = 0o600
 _BUSY_TIMEOUT_S = 1.0
+_NAMED = 3
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _PRIMARY_CODE = 0xFF  # extended result codes carry the primary one in their low byte
 _SCHEMA = """
@@ -60,8 +62,28 @@ class ProfileStore:
         """
         self.path = path
         self._clock = clock
+        self._set_aside_as: list[str] = []
+        self._unreadable: set[tuple[str, str]] = set()
         paths.existing_or_private_dir(os.path.dirname(os.path.abspath(path)))
         self._db = self._open_or_begin_anew()
+
+    @property
+    def problem(self) -> str:
+        """What was lost of it, and where it is, for people; '' if nothing was."""
+        found: list[str] = []
+        if self._set_aside_as:
+            kept = ", ".join(self._set_aside_as)
+            found.append(
+                f"the profile store {self.path} was damaged and a new one was begun: what was learnt"
+                f" before is in {kept}, and types are measured anew"
+            )
+        if self._unreadable:
+            some = ", ".join(repr(job_type) for job_type, _ in sorted(self._unreadable)[:_NAMED])
+            found.append(
+                f"{len(self._unreadable)} profile(s) in {self.path} cannot be read: {some}; these are"
+                " measured anew"
+            )
+        return "; ".join(found)
 
     def load(self, limit: int) -> dict[tuple[str, str], dict[str, Any]]:
         """Return the profiles used last, newest first, at most `limit`."""
@@ -79,10 +101,11 @@ class ProfileStore:
         for job_type, model, data in rows:
             key = (_from_column(job_type), _from_column(model))
             profile = _decode(data)
-            if profile is None:
-                _log.warning("profile-unreadable type=%s device_model=%s", *key)
-            else:
+            if profile is not None:
                 found[key] = profile
+            elif key not in self._unreadable:
+                self._unreadable.add(key)
+                _log.warning("profile-unreadable type=%s device_model=%s", *key)
         return found
 
     def put_many(self, profiles: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
@@ -92,6 +115,7 @@ class ProfileStore:
         self._run(
             lambda db: db.executemany("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?)", rows)
         )
+        self._unreadable.difference_update(profiles)
 
     def delete(self, job_type: str, model: str | None = None) -> int:
         """Forget a type, on one device model or on all; return how many profiles that were."""
@@ -101,6 +125,9 @@ class ProfileStore:
         else:
             query = "DELETE FROM profiles WHERE type = ? AND device_model = ?"
             values = [job_type_column, model_column]
+        self._unreadable -= {
+            key for key in self._unreadable if key[0] == job_type and model in (None, key[1])
+        }
         return self._run(lambda db: db.execute(query, values).rowcount)
 
     def prune(self, limit: int) -> int:
@@ -201,6 +228,7 @@ class ProfileStore:
                 f"the profile store {self.path} is damaged ({error}) and cannot be set aside: "
                 f"{second.strerror}; move it away"
             ) from second
+        self._set_aside_as.append(aside)
         _log.warning("profile-store-damaged path=%s set_aside=%s error=%s", self.path, aside, error)
 
     def _unusable(self, error: sqlite3.Error) -> JournalError:

@@ -139,8 +139,19 @@ def _print(args: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
         print_tables([], ["Forgot every type." if args.all else f"Forgot {args.type}."])
     elif not found:
         print_tables([], ["Nothing was learnt yet: no job has run to its end."])
+    elif args.action == "show":
+        _print_each(found)
     else:
         print_tables([_table(found)])
+
+
+def _print_each(found: Sequence[dict[str, Any]]) -> None:
+    from grn.cli.profile import notes, tables  # noqa: PLC0415 - for one action of several
+
+    for number, profile in enumerate(found):
+        if number:
+            print()
+        print_tables(tables(profile), notes(profile))
 
 
 def _table(found: Sequence[dict[str, Any]]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from grn.rules.outcome import SAME
 from grn.rules.units import format_mib
 from grn.supervise.report import Reporter
 
@@ -40,10 +41,17 @@ class OneJob(Reporter):
         """Say that the command starts once more."""
         self.note(f"out of device memory; running it again ({again_with(job)})")
 
+    def tried(self, job: Job, text: str) -> None:
+        """Say what was tried in vain."""
+        del job
+        self._outputs.say(f"grn run: {text}")
+
     def ended(self, job: Job) -> None:
         """Say what the command cannot say itself."""
         if job.problem and not job.never_started_by_choice:
             self._outputs.say(f"grn run: {job.problem}")
+        elif job.note:
+            self.note(job.note)
         elif job.timed_out:
             self.note("stopped: the time limit was reached")
 
@@ -73,6 +81,10 @@ class ManyJobs(Reporter):
         """Say that it runs once more."""
         self._say(f"{_name(job)} out of device memory, again ({again_with(job)})")
 
+    def tried(self, job: Job, text: str) -> None:
+        """Say what was tried in vain."""
+        self._outputs.say(f"{_name(job)} {text}")
+
     def ended(self, job: Job) -> None:
         """Say how; what was never started when the run was stopped is in the summary."""
         if not job.never_started_by_choice:
@@ -96,6 +108,10 @@ def how_it_ended(job: Job) -> str:
 def again_with(job: Job) -> str:
     """Say what a job that ran out of memory asks for now."""
     wish = job.request["memory_mib"]
+    if job.remedy == SAME:
+        return "with the same, since others had filled the device"
+    if job.request.get("largest"):
+        return "alone on the largest device"
     return f"with {format_mib(wish)}" if isinstance(wish, int) else "with what is known by now"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from grn import settings as settings_module
 from grn.cli import summary
@@ -16,7 +17,7 @@ from grn.cli.reports import ManyJobs, OneJob
 from grn.cli.runargs import help_text, parse
 from grn.cli.runjobs import build_jobs
 from grn.connection import connect_or_start
-from grn.errors import BrokerUnavailable, PathError, UsageError
+from grn.errors import BrokerUnavailable, PathError, UsageError, WaitExpired
 from grn.supervise.batch import Batch
 from grn.supervise.job import Conduct
 from grn.supervise.loop import Loop
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _STDOUT, _STDERR = 1, 2
+_REACHED_WITHIN_S = 2.0
+_LONGEST_ALARM_S = 1e6  # no connection takes days, and a timer has a limit
 # By which the jobs of a run that is being stopped may end: the user's, and ours after it.
 _OURS = (signal.SIGTERM, signal.SIGKILL)
 
@@ -59,8 +62,10 @@ def main(argv: Sequence[str]) -> int:
         return 0
     _prepare(options)
     parent = os.pidfd_open(os.getppid()) if options.die_with_parent else None
+    begun_s = time.monotonic()
     connection = _connect(options, settings)
-    return _run(jobs, options, settings, connection, parent)
+    late_s = time.monotonic() - begun_s
+    return _run(jobs, options, settings, connection, parent, late_s)
 
 
 def _prepare(options: RunOptions) -> None:
@@ -78,13 +83,44 @@ def _prepare(options: RunOptions) -> None:
 def _connect(options: RunOptions, settings: Settings) -> Connection | None:
     """Connect to the broker; None where the commands may run without one."""
     try:
-        return connect_or_start(settings)
-    except (BrokerUnavailable, PathError) as error:
+        return _connect_in_time(options, settings)
+    except (BrokerUnavailable, PathError, WaitExpired) as error:
         if options.if_unavailable == "run":
             summary.write_all(_STDERR, f"grn run: running without a share: {error.message}\n")
             return None
+        if isinstance(error, WaitExpired):
+            raise
         hint = "start one with `grn broker`, or use --if-unavailable run to do without"
         raise BrokerUnavailable(f"{error.message}\ngrn run: {hint}") from error
+
+
+class _Overdue(BaseException):
+    """The time to wait is over; no `Exception`, so that nothing on the way takes it for its own."""
+
+
+def _connect_in_time(options: RunOptions, settings: Settings) -> Connection:
+    """Connect, and give up when `--wait` is over: a broker may accept and never greet.
+
+    Reaching the broker has some time even under `--wait 0`: it may have to be started.
+    """
+    if options.wait is None:
+        return connect_or_start(settings)
+
+    def ring(*_: object) -> None:
+        raise _Overdue
+
+    within_s = min(max(options.wait, _REACHED_WITHIN_S), _LONGEST_ALARM_S)
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, within_s)
+        connection = connect_or_start(settings)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+    except _Overdue:
+        raise WaitExpired(f"not granted within {within_s:g} s: no broker has answered") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    return connection
 
 
 def _run(
@@ -93,20 +129,23 @@ def _run(
     settings: Settings,
     connection: Connection | None,
     parent: int | None,
+    late_s: float,
 ) -> int:
-    signals = Signals()
+    mode = _mode(options)
+    signals = Signals(window=mode == WATCH_ERRORS and os.isatty(_STDERR))
     loop = Loop()
     outputs = Outputs(
         loop,
-        _mode(options),
+        mode,
         log_dir=options.log_dir,
         colour_when_terminal=not os.environ.get("NO_COLOR"),
         all_to_stderr=options.json,
+        watch_terminal=bool(options.retries_on_oom),
     )
     reporter = _reporter(options, outputs, loop, jobs)
     batch = Batch(
         jobs,
-        _conduct(options, settings),
+        _conduct(options, settings, late_s),
         settings,
         loop=loop,
         signals=signals,
@@ -131,7 +170,8 @@ def _mode(options: RunOptions) -> str:
         return LABEL
     if options.log_dir is not None:
         return TEE
-    return WATCH_ERRORS if options.retries_on_oom else INHERIT
+    # Without a device there is no device memory to run out of, and nothing to look for.
+    return WATCH_ERRORS if options.gpus else INHERIT
 
 
 def _reporter(options: RunOptions, outputs: Outputs, loop: Loop, jobs: Sequence[Job]) -> Reporter:
@@ -144,7 +184,7 @@ def _reporter(options: RunOptions, outputs: Outputs, loop: Loop, jobs: Sequence[
     return ManyJobs(outputs, quiet=options.quiet)
 
 
-def _conduct(options: RunOptions, settings: Settings) -> Conduct:
+def _conduct(options: RunOptions, settings: Settings, late_s: float) -> Conduct:
     environ = dict(os.environ)
     if options.socket is not None and settings.socket is not None:
         environ["GRN_SOCKET"] = settings.socket  # so that GRN inside the command finds this broker
@@ -152,6 +192,7 @@ def _conduct(options: RunOptions, settings: Settings) -> Conduct:
         environ=environ,
         explicit=options.env,
         grace_s=settings.grace_s,
+        late_s=late_s,
         leftovers=options.leftovers,
         retries_on_oom=options.retries_on_oom,
         run_without_broker=options.if_unavailable == "run",

@@ -10,7 +10,7 @@ import os
 
 from grn.connection import own_cores
 from grn.errors import UsageError
-from grn.rules.jobtype import command_type, shell_command_type
+from grn.rules.jobtype import LONGEST_NAME, command_type, shell_command_type
 from grn.supervise.job import Job
 
 TYPE_CHECKING = False
@@ -31,7 +31,7 @@ def build_jobs(options: RunOptions, environ: Mapping[str, str]) -> list[Job]:
     """Make the jobs that the arguments ask for.
 
     Raises:
-        UsageError: the file of commands cannot be read, or holds none.
+        UsageError: the file of commands cannot be read, or holds none; the type is too long.
     """
     if options.words:
         words = options.words
@@ -69,8 +69,11 @@ def _job(
     job_type: str,
 ) -> Job:
     label = shortened(options.label or _name(command), _LABEL_LENGTH)
+    job_type = _encodable(job_type)
+    if len(job_type) > LONGEST_NAME:
+        raise UsageError(f"--type: {len(job_type)} characters; at most {LONGEST_NAME} are possible")
     request: dict[str, Any] = {
-        "type": _encodable(job_type),
+        "type": job_type,
         "label": label,
         "gpus": options.gpus,
         "memory_mib": options.memory,
@@ -78,8 +81,8 @@ def _job(
         "cpus": options.cpus,
         "ram_mib": options.ram,
         "priority": options.priority,
-        "mask": _encodable(environ.get("CUDA_VISIBLE_DEVICES")),
-        "outer": _encodable(environ.get("GRN_LEASE")),
+        "mask": _value(environ, "CUDA_VISIBLE_DEVICES"),
+        "outer": _value(environ, "GRN_LEASE"),
         "cores": own_cores(),
         "command": _encodable(command[:_COMMAND_LENGTH]),
     }
@@ -92,9 +95,14 @@ def _name(command: str) -> str:
     return os.path.basename(program) + blank + rest
 
 
-def _encodable(text: str | None) -> str | None:
+def _value(environ: Mapping[str, str], name: str) -> str | None:
+    value = environ.get(name)
+    return None if value is None else _encodable(value)
+
+
+def _encodable(text: str) -> str:
     """Replace what UTF-8 cannot carry: bytes of a file name that were no UTF-8."""
-    if text is None or text.isascii():
+    if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode()
 

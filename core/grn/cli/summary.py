@@ -42,6 +42,8 @@ def job_object(job: Job) -> dict[str, Any]:
         "waited_s": round(job.waited_s, 3),
         "ran_s": round(job.ran_s, 3),
         "tries": job.tries,
+        "attempts": job.attempts,
+        "note": job.note or None,
     }
 
 

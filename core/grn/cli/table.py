@@ -1,8 +1,10 @@
 """Tables on standard output: with lines and colour on a terminal, plain and aligned elsewhere.
 
-Promises: at most `width()` columns wherever the words allow it, the last column is wrapped, nothing is
-cut off; no control character of a job's name or command reaches the terminal; no escape sequence
-without a terminal, no colour under `NO_COLOR`.
+Promises: at most `width()` columns wherever the words allow it, and nothing is cut off. The last
+column, which holds names, gives way first: it is wrapped, then moves to lines of its own below each
+row. Where the other columns do not fit either, each row becomes a paragraph of "name value" pairs. No
+control character of a job's name or command reaches the terminal; no escape sequence without a
+terminal, no colour under `NO_COLOR`.
 Must not: know what the cells mean.
 """
 
@@ -17,17 +19,22 @@ from dataclasses import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["Table", "clean", "format_seconds", "print_tables", "width"]
 
 GAP = "  "
+RICH_GAP = 2  # columns between two of a table that has lines
+BELOW = "    "  # before what moved below its row
 LEAST_LAST_COLUMN = 24  # narrower than this, wrapping makes a column of syllables
 
 
 @dataclass(slots=True)
 class Table:
-    """A title, the columns' names, and rows of as many cells; a name that starts with '>' aligns right."""
+    """A title, the columns' names, and rows of as many cells.
+
+    A name that starts with '>' aligns right. Where all names are empty, no heading is shown.
+    """
 
     title: str
     columns: Sequence[str]
@@ -64,7 +71,7 @@ def print_tables(tables: Sequence[Table], notes: Sequence[str] = ()) -> None:
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         _print_rich(full)
     elif full:
-        print("\n\n".join(_plain(table) for table in full))
+        print("\n\n".join("\n".join([*_title(table), *_lines(table)]) for table in full))
     for note in notes:
         print(textwrap.fill(clean(note), width(), subsequent_indent=GAP, break_on_hyphens=False))
 
@@ -73,23 +80,83 @@ def _cells(row: Sequence[str]) -> list[str]:
     return ["\n".join(map(clean, cell.split("\n"))) for cell in row]
 
 
-def _plain(table: Table) -> str:
+def _title(table: Table) -> list[str]:
+    return _wrapped(clean(table.title), width()) if table.title else []
+
+
+def _lines(table: Table) -> Iterable[str]:
+    """Lay a table out in plain text, in the first of three ways for which there is room."""
     rows = [_cells(row) for row in table.rows]
-    names = [name.removeprefix(">") for name in table.columns]
-    right = [name.startswith(">") for name in table.columns]
-    *sizes, _last = (max(map(len, column)) for column in zip(names, *rows, strict=True))
-    used = sum(sizes) + len(GAP) * len(sizes)
-    room = max(LEAST_LAST_COLUMN, width() - used)
-    lines = [table.title] if table.title else []
-    for row in (names, *rows):
-        head = [
-            cell.rjust(size) if to_right else cell.ljust(size)
-            for cell, size, to_right in zip(row, sizes, right, strict=False)
-        ]
-        first, *more = _wrapped(row[-1], room)
-        lines.append(GAP.join([*head, first]).rstrip())
-        lines.extend(" " * used + line for line in more)
-    return "\n".join(lines)
+    sizes = _sizes(table, rows)
+    used = sum(sizes[:-1]) + len(GAP) * (len(sizes) - 1)
+    if used + min(LEAST_LAST_COLUMN, sizes[-1]) <= width():
+        return _beside(table, rows, sizes, used)
+    if used - len(GAP) <= width():
+        return _below(table, rows, sizes)
+    return _paragraphs(table, rows)
+
+
+def _headed(table: Table, rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    return [_names(table), *rows] if any(table.columns) else list(rows)
+
+
+def _names(table: Table) -> list[str]:
+    return [name.removeprefix(">") for name in table.columns]
+
+
+def _sizes(table: Table, rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return how wide each column is, where none gives way."""
+    columns = zip(_names(table), *rows, strict=True)
+    return [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
+
+
+def _aligned(table: Table, row: Sequence[str], sizes: Sequence[int]) -> list[str]:
+    """Fill all cells up to their columns' widths, except the last one's."""
+    return [
+        cell.rjust(size) if name.startswith(">") else cell.ljust(size)
+        for cell, size, name in zip(row[:-1], sizes, table.columns, strict=False)
+    ]
+
+
+def _beside(
+    table: Table, rows: Sequence[Sequence[str]], sizes: Sequence[int], used: int
+) -> Iterator[str]:
+    """One line for each row, the last column wrapped in what is left of it."""
+    last = sizes[-1] if table.columns[-1].startswith(">") else 0
+    for row in _headed(table, rows):
+        first, *more = _wrapped(row[-1], width() - used)
+        yield GAP.join([*_aligned(table, row, sizes), first.rjust(last)]).rstrip()
+        yield from (" " * used + line for line in more)
+
+
+def _below(table: Table, rows: Sequence[Sequence[str]], sizes: Sequence[int]) -> Iterator[str]:
+    """One line for each row, and the last column on the lines below it."""
+    for row in _headed(table, rows):
+        yield GAP.join(_aligned(table, row, sizes)).rstrip()
+        yield from (BELOW + line for line in _wrapped(row[-1], width() - len(BELOW)))
+
+
+def _paragraphs(table: Table, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A paragraph for each row: what it is about, its other cells by name, the last column."""
+    room = width() - len(BELOW)
+    for row in rows:
+        about, *others = (
+            f"{name} {cell}".strip() for name, cell in zip(_names(table), row[:-1], strict=False)
+        )
+        yield from _wrapped(about, width())
+        yield from (BELOW + line for line in [*_filled(others, room), *_wrapped(row[-1], room)])
+
+
+def _filled(pairs: Sequence[str], room: int) -> Iterator[str]:
+    """Put as many pairs on a line as fit: a line ends between two, not within one."""
+    line = ""
+    for pair in pairs:
+        if line and len(line) + len(GAP) + len(pair) > room:
+            yield line
+            line = ""
+        line = f"{line}{GAP}{pair}" if line else pair
+    if line:
+        yield line
 
 
 def _wrapped(text: str, room: int) -> list[str]:
@@ -110,11 +177,16 @@ def _print_rich(tables: Sequence[Table]) -> None:
     for number, table in enumerate(tables):
         if number:
             console.print()
+        for line in _title(table):
+            console.print(Text(line, style="bold"))
+        rows = [_cells(row) for row in table.rows]
+        *fixed, last = _sizes(table, rows)
+        if sum(fixed) + len(fixed) * RICH_GAP + min(LEAST_LAST_COLUMN, last) > console.width:
+            console.print(Text("\n".join(_lines(table))), soft_wrap=True)  # rich would crop numbers
+            continue
         shown = RichTable(
-            title=table.title or None,
-            title_justify="left",
-            title_style="bold",
             box=box.SIMPLE_HEAD,
+            show_header=any(table.columns),
             show_edge=False,
             pad_edge=False,
             padding=(0, 1, 0, 0),
@@ -126,6 +198,6 @@ def _print_rich(tables: Sequence[Table]) -> None:
                 overflow="fold",
                 no_wrap=name is not table.columns[-1],
             )
-        for row in table.rows:
-            shown.add_row(*map(Text, _cells(row)))  # Text: a job's name is not markup
+        for row in rows:
+            shown.add_row(*map(Text, row))  # Text: a job's name is not markup
         console.print(shown)

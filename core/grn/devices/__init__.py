@@ -6,7 +6,7 @@ dataclasses are imported only when a broker opens one.
 
 from __future__ import annotations
 
-from grn.errors import UsageError
+from grn.errors import BrokerUnavailable, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,26 +14,22 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "canonical_spec", "open_backend"]
 
-KINDS = ("sim:4x16GiB", "none", "auto")
+KINDS = ("sim:4x16GiB", "nvml", "none", "auto")
 """One example of each kind that `open_backend` accepts."""
-
-_NO_DRIVER = (
-    "no devices: real GPUs are not supported by this version; "
-    "use --devices sim:4x16GiB to try GRN on simulated ones"
-)
 
 
 def open_backend(spec: str | None, *, mask: str | None, state_dir: str) -> Backend:
     """Open the devices that `spec` names.
 
     Args:
-        spec: 'sim:…', 'none', or 'auto' (also `None` and ''), see `KINDS`.
+        spec: 'sim:…', 'nvml' (NVIDIA cards), 'none', or 'auto' (also `None` and ''): NVIDIA cards
+            where there are some, else none; see `KINDS`.
         mask: the broker's own CUDA_VISIBLE_DEVICES; `None` if it is not set.
         state_dir: a private folder of this broker for what must be on disk.
 
     Raises:
         UsageError: an unknown kind or a malformed text.
-        BrokerUnavailable: another broker holds these devices.
+        BrokerUnavailable: another broker holds these devices; 'nvml', and there are no cards.
         PathError: the folder of simulated devices cannot be used.
     """
     text = (spec or "auto").strip()
@@ -46,13 +42,25 @@ def open_backend(spec: str | None, *, mask: str | None, state_dir: str) -> Backe
 
     if text == "none":
         return NoneBackend("no devices: --devices none")
-    if text == "auto":
-        return NoneBackend(_NO_DRIVER)
-    raise _unknown(text)
+    if text not in ("nvml", "auto", ""):
+        raise _unknown(text)
+    from grn.devices.nvml.backend import open_nvml  # noqa: PLC0415
+
+    opened = open_nvml(mask)
+    if not isinstance(opened, str):
+        return opened
+    if text == "nvml":
+        raise BrokerUnavailable(f"no devices for --devices nvml: {opened}")
+    return NoneBackend(
+        f"no devices: {opened}; use --devices sim:4x16GiB to try GRN on simulated ones"
+    )
 
 
 def canonical_spec(spec: str) -> str:
-    """Write a specification as the broker that manages it would: two forms of one are equal.
+    """Write a specification in the one form that all its spellings share.
+
+    'auto' stays 'auto': what it turns out to be depends on the machine, so whatever a broker
+    manages that was started with it is right.
 
     Raises:
         UsageError: an unknown kind or a malformed text.
@@ -62,9 +70,9 @@ def canonical_spec(spec: str) -> str:
         from grn.devices.simspec import parse_spec  # noqa: PLC0415 - see the module's docstring
 
         return parse_spec(text).canonical()
-    if text not in ("", "none", "auto"):
+    if text not in ("", "none", "auto", "nvml"):
         raise _unknown(text)
-    return "none"
+    return text or "auto"
 
 
 def _unknown(text: str) -> UsageError:

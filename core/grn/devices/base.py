@@ -10,9 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Backend", "DeviceInfo", "DeviceReading", "HeadroomRule", "ProcessUse", "State"]
+__all__ = [
+    "Backend",
+    "DeviceInfo",
+    "DeviceReading",
+    "DrivenBackend",
+    "HeadroomRule",
+    "HealthReading",
+    "ProcessUse",
+    "State",
+]
 
 State = Literal["ok", "lost", "stale"]
 
@@ -43,14 +52,38 @@ class DeviceInfo:
     reserve_mib: int = 0
     parent: str | None = None
     exclusive_process: bool = False
+    shares_ram: bool = False
+    """Its memory is the host's RAM (GB10, Jetson): one pool with what jobs book of RAM."""
+    bus_id: str | None = None
+    capabilities: tuple[tuple[str, str], ...] = ()
+    """What the driver could be asked at start, as (query, answer): `("memory", "v2")`,
+    `("process memory", "not supported: …")`. For people; nothing decides by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What one process holds on one device. pid 0: a holder whose pid nobody here can see."""
+    """What one process holds on one device. pid 0: a holder whose pid nobody here can see.
+
+    `server`: it holds memory for clients that are listed beside it (an MPS server).
+    """
 
     pid: int
     mib: int | None
+    server: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReading:
+    """What a driver says of a device's health. `None`: this device does not say.
+
+    `recovery`: NVML's recovery action, 0 none, 1 reset the GPU, 2 reboot, 3 drain, 4 drain and
+    reset.
+    """
+
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    uncorrectable_ecc: int | None = None
+    recovery: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +98,12 @@ class DeviceReading:
     reason: str = ""
     used_mib: int | None = None
     processes: tuple[ProcessUse, ...] | None = None
+    accounted: tuple[tuple[int, int], ...] = ()
+    """(pid, MiB): the largest use that the driver itself recorded of a process, running or over."""
+    xids: tuple[int, ...] = ()
+    """Error events since the last reading, oldest first."""
+    health: HealthReading | None = None
+    """`None`: not asked this time."""
 
 
 class Backend(Protocol):
@@ -101,4 +140,21 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Give the devices back, so that another broker can open them."""
+        ...
+
+
+class DrivenBackend(Backend, Protocol):
+    """A backend behind a driver that may be slow or stuck: it is asked, and answers later."""
+
+    def ask(self, answer: Callable[[tuple[DeviceReading, ...]], None], *, health: bool) -> None:
+        """Look at every device; `answer` is called once from the loop, within half a second.
+
+        It is given a reading of each device, in the order of `devices`. A device that did not
+        answer in time is `stale` unless it answered within the last second; it is asked again, and
+        returns with its first clean reading, but nobody waits for it until then.
+
+        Args:
+            answer: called with the readings; never from within this call.
+            health: ask for `HealthReading` too.
+        """
         ...

@@ -17,7 +17,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from grn.devices.simspec import SimSpec
 
-__all__ = ["card_text", "card_uuid", "lock_folder", "make_folder", "slice_uuid"]
+__all__ = [
+    "card_text",
+    "card_uuid",
+    "is_locked_by",
+    "lock_folder",
+    "lock_path",
+    "make_folder",
+    "slice_uuid",
+]
 
 
 def card_uuid(index: int) -> str:
@@ -63,6 +71,11 @@ def card_text(spec: SimSpec, index: int) -> str:
     return "".join(lines)
 
 
+def lock_path(directory: str) -> str:
+    """Return the file that the folder's broker locks."""
+    return os.path.join(directory, ".broker.lock")
+
+
 def lock_folder(directory: str) -> int:
     """Make the folder if need be and lock it until the returned descriptor is closed.
 
@@ -70,7 +83,7 @@ def lock_folder(directory: str) -> int:
         BrokerUnavailable: another broker has it.
         PathError: the folder cannot be made or written.
     """
-    path = os.path.join(directory, ".broker.lock")
+    path = lock_path(directory)
     try:
         os.makedirs(simfolder.procs_path(directory), mode=0o700, exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -91,6 +104,15 @@ def lock_folder(directory: str) -> int:
     os.truncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
+
+
+def is_locked_by(directory: str, lock: int) -> bool:
+    """Whether the folder is still the one that this descriptor of `lock_folder` locks."""
+    try:
+        there = os.lstat(lock_path(directory))
+    except OSError:
+        return False
+    return os.path.samestat(there, os.fstat(lock))
 
 
 def make_folder(directory: str, spec: SimSpec) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from grn.devices import simfolder
 from grn.devices.base import DeviceInfo, DeviceReading, HeadroomRule, ProcessUse
 from grn.devices.rss import RssMeter
-from grn.devices.simsetup import lock_folder, make_folder
+from grn.devices.simsetup import is_locked_by, lock_folder, lock_path, make_folder
 from grn.errors import PathError
 from grn.rules.mask import mask_style, parse_mask
 
@@ -32,6 +32,9 @@ _log = logging.getLogger(__name__)
 SETTLED_NS = 20_000_000
 """File times tick coarsely (4 to 10 ms): a file younger than this may change and look the same."""
 
+_GONE = (FileNotFoundError, NotADirectoryError)
+"""A folder, or one above it, that was removed, or removed and replaced by a file."""
+
 Key = tuple[int, int]
 Stamp = tuple[int, int, int]
 
@@ -41,6 +44,7 @@ class SimulatedBackend:
 
     def __init__(self, spec: SimSpec, *, mask: str | None, state_dir: str) -> None:
         self.spec = spec.canonical()
+        self._description = spec
         self.meter = spec.meter
         self.headroom_default = HeadroomRule()
         self.directory = spec.directory or os.path.join(state_dir, "sim")
@@ -72,7 +76,7 @@ class SimulatedBackend:
             cards = {index: self._card(index) for index, _ in self._keys}
             self._be_slow(cards)
             uses = self._measured(roots, places) if self.meter == "rss" else self._recorded()
-        except FileNotFoundError as exc:
+        except _GONE as exc:
             reason = f"{exc.filename} was removed"
             return tuple(DeviceReading(info.uuid, "lost", reason) for info in self.devices)
         return tuple(
@@ -86,8 +90,56 @@ class SimulatedBackend:
             return False
         try:
             return self._stamp() == self._seen
-        except FileNotFoundError:
+        except _GONE:
             return False
+
+    @property
+    def kept_files(self) -> tuple[str, ...]:
+        """What must stay where it is: `restore` makes it again.
+
+        Nothing in a folder that the description names: it is the user's, and removing it is how
+        the loss of all devices is played.
+        """
+        if self._description.directory:
+            return ()
+        return (lock_path(self.directory), self._procs)
+
+    def in_place(self) -> bool:
+        """Whether the folder is the one that we locked, and whole."""
+        if not self.kept_files:
+            return True
+        cards = [simfolder.card_path(self.directory, index) for index, _ in self._keys]
+        return is_locked_by(self.directory, self._lock) and all(
+            map(os.path.exists, [self._procs, *cards])
+        )
+
+    def restore(self) -> None:
+        """Make the folder again: cards as described, and what living processes held last.
+
+        The memory of a real card would not go with a folder either. Faults that were injected by
+        hand are gone.
+
+        Raises:
+            BrokerUnavailable: another broker has simulated devices there by now.
+            PathError: it cannot be made.
+        """
+        if not is_locked_by(self.directory, self._lock):
+            lock = lock_folder(self.directory)
+            self.close()
+            self._lock = lock
+        try:
+            os.makedirs(self._procs, mode=0o700, exist_ok=True)
+            make_folder(self.directory, self._description)
+            for name, (_, held) in self._holdings.items():
+                self._write_again(os.path.join(self._procs, name), held)
+        except OSError as exc:
+            raise _as_path_error(exc, self.directory) from exc
+
+    @staticmethod
+    def _write_again(path: str, held: list[Holding]) -> None:
+        records = [holding.record() for holding in held if simfolder.is_current(holding)]
+        if records and not os.path.exists(path):  # else its process has written it since
+            simfolder.write_file(path, "".join(records))
 
     def close(self) -> None:
         """Let another broker have the folder."""

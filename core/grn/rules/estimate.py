@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import ceil
 
+from grn.rules.peaks import SAMPLED, SOURCES, Peak
+
 __all__ = [
     "ALONE_AFTER_OOMS",
     "FAILURES_SAID",
@@ -20,8 +22,6 @@ __all__ = [
     "Margin",
     "Profile",
     "bumped",
-    "has_cycles",
-    "is_preallocation",
 ]
 
 WINDOW = 20
@@ -33,10 +33,7 @@ OTHER_MODEL_FACTOR = 1.1
 
 _OOM_FACTOR = 1.3
 _OOM_STEP_MIB = 512
-_SIMILAR = 0.05
-_DIP = 0.10
-_CYCLES = 3
-_PREALLOCATED_SHARE = 0.70
+_DIFFERS = 1.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +59,18 @@ class Profile:
 
     type: str
     device_model: str
-    peaks: list[int] = field(default_factory=list)
+    window: list[Peak] = field(default_factory=list)
+    """Peaks of the last successful runs, oldest first."""
     durations_s: list[float] = field(default_factory=list)
     outcomes: list[str] = field(default_factory=list)
-    source: str | None = None
     runs: int = 0
+    first_at: float | None = None
+    last_at: float | None = None
+    """When measured runs ended, in seconds since 1970."""
+    quantiles_mib: list[int] = field(default_factory=list)
+    """Of the last run whose memory was followed: the most it held during 0, 10 ... 100 % of it."""
+    preallocated: bool = False
+    """The last measured run took most of its device at once and kept it."""
     unmeasured: int = 0
     failures: int = 0
     """Failed runs since the last success."""
@@ -77,13 +81,19 @@ class Profile:
     provisional_mib: int | None = None
     raised_mib: int = 0
     """The largest peak of a run that has not (yet) succeeded: raises, never makes a profile."""
+    raised_source: str = SAMPLED
     raised_age: int = 0
     bump_mib: int | None = None
 
     @property
+    def peaks(self) -> list[int]:
+        """The window in MiB."""
+        return [peak.mib for peak in self.window]
+
+    @property
     def known(self) -> bool:
         """Whether later runs can share a device by what was learnt."""
-        return bool(self.peaks) or self.set_mib is not None or self.provisional_mib is not None
+        return bool(self.window) or self.set_mib is not None or self.provisional_mib is not None
 
     @property
     def peak_mib(self) -> int | None:
@@ -92,9 +102,26 @@ class Profile:
         return max(peaks) or None
 
     @property
+    def source(self) -> str | None:
+        """How the largest peak is known; `None` if nothing was measured."""
+        best = max(self.window, key=_weight, default=None)
+        if best is None or self.raised_mib > best.mib:
+            return self.raised_source if self.raised_mib and self.known else None
+        return best.source
+
+    @property
+    def differs(self) -> float | None:
+        """How many times the median the largest peak is, where that looks like two sizes."""
+        peaks = sorted(self.peaks)
+        middle = len(peaks) // 2
+        median = (peaks[middle] + peaks[~middle]) / 2 if peaks else 0
+        ratio = peaks[-1] / median if median else 0.0
+        return ratio if ratio > _DIFFERS else None
+
+    @property
     def state(self) -> str:
         """`unmeasured`, `provisional` or `settled`."""
-        if self.peaks or self.set_mib is not None:
+        if self.window or self.set_mib is not None:
             return "settled"
         return "provisional" if self.provisional_mib is not None else "unmeasured"
 
@@ -106,23 +133,42 @@ class Profile:
         measured = max([*self.peaks, self.raised_mib])
         if measured > (self.set_mib or 0):
             candidates.append(margin.on(measured))
-        if not self.peaks and self.provisional_mib is not None:
+        if not self.window and self.provisional_mib is not None:
             candidates.append(margin.on(ceil(self.provisional_mib * PROVISIONAL_FACTOR)))
         return max(candidates)
 
-    def succeeded(self, peak_mib: int | None, ran_s: float, source: str) -> None:
-        """Learn from a successful run; `peak_mib=None`: it was over before it could be measured."""
+    def succeeded(
+        self,
+        peak_mib: int | None,
+        ran_s: float,
+        source: str,
+        *,
+        at: float | None = None,
+        censored: bool = False,
+    ) -> None:
+        """Learn from a successful run.
+
+        Args:
+            peak_mib: `None` if it was over before it could be measured.
+            ran_s: how long it ran.
+            source: how the peak is known.
+            at: when it ended, in seconds since 1970.
+            censored: it met an out-of-memory and went on with less. Such a peak raises, and never
+                lowers: it moves no window, ages nothing, and ends no raise after an out-of-memory.
+        """
         self._ended("ok", ran_s)
         self.failures = self.ooms = 0
-        self.bump_mib = None
+        if not censored:
+            self.bump_mib = None
         if peak_mib is None:
             self.unmeasured += 1
             return
         self.runs += 1
-        self.peaks = [*self.peaks, peak_mib][-WINDOW:]
-        self.source = source
         self.provisional_mib = None
-        self.raised_age += 1
+        self.first_at, self.last_at = self.first_at or at, at or self.last_at
+        if not censored or peak_mib > max(self.peaks, default=0):
+            self.window = [*self.window, Peak(peak_mib, source, at, censored)][-WINDOW:]
+        self.raised_age += not censored
         if peak_mib >= self.raised_mib or self.raised_age >= WINDOW:
             self.raised_mib = self.raised_age = 0
 
@@ -145,11 +191,11 @@ class Profile:
         """Forget what a probe suggested that did not end well."""
         self.provisional_mib = None
 
-    def outgrown(self, peak_mib: int) -> bool:
+    def outgrown(self, peak_mib: int, source: str = SAMPLED) -> bool:
         """Note the peak of a running job; tell whether it changed the estimate."""
         if peak_mib <= (self.peak_mib or 0):
             return False
-        self.raised_mib, self.raised_age = peak_mib, 0
+        self.raised_mib, self.raised_source, self.raised_age = peak_mib, source, 0
         return True
 
     def _ended(self, outcome: str, ran_s: float) -> None:
@@ -158,26 +204,7 @@ class Profile:
             self.durations_s = [*self.durations_s, round(ran_s, 3)][-WINDOW:]
 
 
-def has_cycles(series: list[tuple[float, int]]) -> bool:
-    """Tell whether memory rose three times to about its maximum with dips between.
-
-    A training loop that frees between epochs looks like this; its next cycle will look the same.
-    """
-    top = max((mib for _, mib in series), default=0)
-    if top == 0:
-        return False
-    cycles, risen = 0, False
-    for _, mib in series:
-        if not risen and mib >= top * (1 - _SIMILAR):
-            cycles, risen = cycles + 1, True
-        elif risen and mib <= top * (1 - _DIP):
-            risen = False
-    return cycles >= _CYCLES
-
-
-def is_preallocation(series: list[tuple[float, int]], total_mib: int) -> bool:
-    """Tell whether the first non-zero reading took 70 % of the device and nothing changed since."""
-    held = [mib for _, mib in series if mib > 0]
-    if len(held) < _CYCLES or total_mib <= 0:
-        return False
-    return held[0] >= total_mib * _PREALLOCATED_SHARE and min(held) >= held[0] * (1 - _SIMILAR)
+def _weight(peak: Peak) -> tuple[int, int]:
+    """Order peaks by size, those of one size by how well they are known."""
+    rank = SOURCES.index(peak.source) if peak.source in SOURCES else len(SOURCES)
+    return peak.mib, -rank

@@ -6,10 +6,11 @@ effects of one step are carried out in order, `Record` before the reply it prote
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from grn.rules.health import HealthFigures
     from grn.rules.model import DeviceState, End, Lease, Owner, Request
 
 __all__ = [
@@ -21,11 +22,14 @@ __all__ = [
     "Event",
     "Granted",
     "Learnt",
+    "Left",
     "MainGone",
     "OwnerGone",
+    "PeakTold",
     "Queued",
     "Reading",
     "Record",
+    "Reentered",
     "Refused",
     "Released",
     "Reported",
@@ -71,6 +75,25 @@ class Released:
     end: End
     ticket: int
     main_alive: bool = False
+    at: float | None = None
+    """The time of day, in seconds since 1970: to be shown, never to be reckoned with."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeakTold:
+    """A process of a lease says what it held at most."""
+
+    now: float
+    lease: str
+    mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A nested job has ended, or its client is gone."""
+
+    now: float
+    ticket: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +118,8 @@ class Returned:
     """A client is back after its broker's death.
 
     What it does not claim it never heard of, or has ended meanwhile. `alive`: those of its leases
-    whose main process lives.
+    whose main process lives. `last`: the number of the newest lease when it came back; it cannot
+    have claimed what it was granted since.
     """
 
     now: float
@@ -103,6 +127,18 @@ class Returned:
     session: str
     claimed: frozenset[str]
     alive: frozenset[str]
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reentered:
+    """A nested job runs on under a new broker."""
+
+    now: float
+    ticket: int
+    lease: str
+    owner: Owner
+    mib: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +152,12 @@ class Reading:
     foreign_mib: int | None
     leases: dict[str, int] | None
     holders: dict[str, tuple[int, ...]]
+    strangers: tuple[int, ...] = ()
+    """Processes that the driver names and that do not exist here (another pid namespace)."""
+    accounted: dict[str, int] = field(default_factory=dict)
+    """Lease -> MiB: the largest use that the driver recorded of its processes."""
+    xids: tuple[int, ...] = ()
+    health: HealthFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +197,12 @@ Event = (
     | Cancelled
     | Started
     | Released
+    | Left
+    | PeakTold
     | OwnerGone
     | MainGone
     | Returned
+    | Reentered
     | Sampled
     | Settle
     | DiskFailed

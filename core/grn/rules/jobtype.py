@@ -15,9 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["LONGEST_TYPE", "command_type", "shell_command_type", "varying_args"]
+__all__ = ["LONGEST_NAME", "LONGEST_TYPE", "command_type", "shell_command_type", "varying_args"]
 
 LONGEST_TYPE = 4096
+LONGEST_NAME = 64 * 1024
+"""Of a type that somebody chose; the broker takes no longer one."""
 _DIGEST_CHARACTERS = 32
 
 _NUMBER_STARTS = "0123456789."

@@ -7,21 +7,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grn.errors import UsageError
 from grn.rules import events as ev
-from grn.rules.estimate import FAILURES_SAID, bumped, has_cycles, is_preallocation
+from grn.rules.curve import has_cycles, is_large, is_preallocation, quantiles, remember
+from grn.rules.estimate import FAILURES_SAID, bumped
 from grn.rules.model import LeaseState
 from grn.rules.outcome import OOM, OOM_SUSPECTED
+from grn.rules.peaks import peak_of
 
 if TYPE_CHECKING:
     from grn.rules.estimate import Profile
     from grn.rules.ledger import Ledger
-    from grn.rules.model import Lease
+    from grn.rules.model import Device, Lease
+    from grn.rules.peaks import Peak
     from grn.rules.profiles import ProfileBook
 
 __all__ = ["Learning"]
 
-_HISTORY = 600
+_OF_A_PROBE = 600
 """Readings kept of a probe: a minute at the fast pace, thinned out beyond."""
+
+_OF_OTHERS = 120
+"""Changes kept of any other lease: there may be many, and only their quantiles are asked for."""
 
 
 class Learning:
@@ -43,33 +50,47 @@ class Learning:
             lease.samples += 1
         new_peak = held > lease.peak_mib
         lease.peak_mib = max(lease.peak_mib, held)
-        if lease.state is LeaseState.PROBE:
-            self._remember(lease, now, held)
+        probe = lease.state is LeaseState.PROBE
+        limit = _OF_A_PROBE if probe else _OF_OTHERS
+        remember(lease.history, now, held, limit=limit, changes_only=not probe)
+        if probe:
             return self._maybe_provisional(lease, now)
-        return self._maybe_outgrown(lease) if new_peak and held > lease.booked_mib else []
+        return self._maybe_outgrown(lease) if new_peak else []
+
+    def reported(self, lease: Lease, mib: int) -> list[ev.Effect]:
+        """Take in what a process of the lease reports as its peak.
+
+        Raises:
+            UsageError: if no device of the lease has so much.
+        """
+        largest = max((device.total_mib for device in self._devices(lease)), default=0)
+        if mib > largest:
+            raise UsageError(
+                f"a peak of {mib} MiB was reported for lease {lease.id}, whose largest device has"
+                f" {largest} MiB: is that a number of bytes?"
+            )
+        lease.reported_mib = max(lease.reported_mib, mib)
+        return [] if lease.state is LeaseState.PROBE else self._maybe_outgrown(lease)
+
+    def _devices(self, lease: Lease) -> list[Device]:
+        books = self._ledger.by_uuid
+        return [books[uuid].device for uuid in lease.uuids if uuid in books]
 
     def _measured(self, lease: Lease, uuid: str) -> int:
         book = self._ledger.by_uuid.get(uuid)
         return book.bookings[lease.id].measured_mib if book is not None else 0
 
-    @staticmethod
-    def _remember(lease: Lease, now: float, held: int) -> None:
-        if len(lease.history) >= _HISTORY:
-            top = max(lease.history, key=lambda entry: entry[1])
-            lease.history = [e for i, e in enumerate(lease.history) if i % 2 == 0 or e is top]
-        lease.history.append((now, held))
-
     def _maybe_provisional(self, lease: Lease, now: float) -> list[ev.Effect]:
         """Let siblings start beside a long first run once its memory has settled."""
-        peak = lease.peak_mib
-        if not peak:
+        known, seen = peak_of(lease), lease.peak_mib
+        if known is None or not seen:
             return []
         # A lease that a former broker left may have peaked before the first reading kept here.
-        since = next((at for at, mib in lease.history if mib == peak), lease.history[0][0])
+        since = next((at for at, mib in lease.history if mib == seen), lease.history[0][0])
         if now - since < self._provisional_after_s and not has_cycles(lease.history):
             return []
         profile = self._profile(lease)
-        profile.provisional_mib = peak
+        profile.provisional_mib = peak = known.mib
         lease.foretold = True
         booking = min(profile.estimate_mib(self._profiles.margin) or peak, lease.booked_mib)
         lease.state = LeaseState.RUNNING
@@ -82,69 +103,121 @@ class Learning:
 
     def _maybe_outgrown(self, lease: Lease) -> list[ev.Effect]:
         """Count a peak above the booking at once, for this lease and for later ones."""
+        peak = peak_of(lease)
+        if peak is None or peak.mib <= lease.booked_mib:
+            return []
         profile = self._profile(lease)
         effects: list[ev.Effect] = []
         if not lease.outgrown:
             lease.outgrown = True
             text = (
                 f"outgrown lease={lease.id} type={lease.type!r}"
-                f" holds_mib={lease.peak_mib} booked_mib={lease.booked_mib}"
+                f" holds_mib={peak.mib} booked_mib={lease.booked_mib}"
             )
             effects.append(ev.Said("warning", text))
-        if profile.known and profile.outgrown(lease.peak_mib):
+        if profile.known and profile.outgrown(peak.mib, peak.source):
             effects.append(ev.Learnt(lease.type, profile.device_model))
         return effects
 
     # -- when it ends ---------------------------------------------------------------------------
 
-    def ended(self, lease: Lease, outcome: str, now: float) -> tuple[list[str], list[ev.Effect]]:
-        """Learn from an end; return what to tell the client, and effects."""
+    def ended(
+        self,
+        lease: Lease,
+        outcome: str,
+        now: float,
+        *,
+        said_oom: bool = False,
+        at: float | None = None,
+    ) -> tuple[list[str], list[ev.Effect]]:
+        """Learn from an end; return what to tell the client, and effects.
+
+        Args:
+            lease: what has ended.
+            outcome: how.
+            now: when, on the clock of the rules.
+            said_oom: the job's words told of an out-of-memory, also if it survived it.
+            at: when, in seconds since 1970, to be shown with what was learnt.
+        """
         if not lease.uuids:
             return [], []
         profile = self._profile(lease)
         began = lease.started_s if lease.started_s is not None else lease.granted_s
         ran_s = max(0.0, now - began)
         if outcome == "ok":
-            return self._succeeded(lease, profile, ran_s)
+            peak = peak_of(lease)
+            mib, source = (peak.mib, peak.source) if peak is not None else (None, "")
+            profile.succeeded(mib, ran_s, source, at=at, censored=said_oom)
+            return self._succeeded(lease, profile, peak, now)
         if outcome in ("cancelled", "lost"):
             profile.cancelled(ran_s)
-            if lease.foretold and not profile.peaks:
-                profile.withdraw_provisional()
+            self._withdraw_foretold(lease, profile)
             return [], []
         return self._failed(lease, profile, outcome, ran_s)
 
+    def _withdraw_foretold(self, lease: Lease, profile: Profile) -> None:
+        if lease.foretold and not profile.window:
+            profile.withdraw_provisional()
+
     def _succeeded(
-        self, lease: Lease, profile: Profile, ran_s: float
+        self, lease: Lease, profile: Profile, peak: Peak | None, now: float
     ) -> tuple[list[str], list[ev.Effect]]:
-        peak = lease.peak_mib if lease.samples and lease.peak_mib else None
-        profile.succeeded(peak, ran_s, "sampled")
-        notes: list[str] = []
-        known = any(each.known for each in self._profiles.of_type(lease.type))
-        if peak is None and not known and self._profiles.tell_once(lease.type, "unmeasured"):
-            notes.append(self._unmeasured(lease))
-        if peak is not None and self._is_preallocated(lease):
-            notes.append(
-                f"type {lease.type!r} took {peak} MiB at once and kept it: this looks like"
-                " preallocation, not like need"
-            )
+        notes = self._strayed(lease)
+        if notes:
+            self._withdraw_foretold(lease, profile)
+        elif peak is None:
+            notes += self._why_unmeasured(lease)
+        else:
+            if lease.peak_mib:
+                profile.quantiles_mib = quantiles(lease.history, now, top_mib=lease.peak_mib)
+            notes += self._note_preallocation(lease, profile, peak)
         # Nothing measured is nothing to keep: a sweep whose commands never repeat would fill
         # the store with empty profiles.
         kept = peak is not None or profile.known
         learnt: list[ev.Effect] = [ev.Learnt(lease.type, profile.device_model)] if kept else []
         return notes, learnt
 
-    @staticmethod
-    def _unmeasured(lease: Lease) -> str:
+    def _why_unmeasured(self, lease: Lease) -> list[str]:
+        """Say why nothing was learnt, once of a type."""
+        known = any(each.known for each in self._profiles.of_type(lease.type))
+        if known or not self._profiles.tell_once(lease.type, "unmeasured"):
+            return []
         if lease.unseen:
             why = "cannot be measured, the driver does not say what a process holds"
         else:
             why = "never used its device" if lease.samples else "ended before it could be measured"
         alone = "" if lease.request.memory_mib else ", so its runs get devices alone"
-        return f"type {lease.type!r} {why}: nothing learnt{alone}"
+        return [f"type {lease.type!r} {why}: nothing learnt{alone}"]
 
-    def _is_preallocated(self, lease: Lease) -> bool:
-        totals = [b.device.total_mib for u in lease.uuids if (b := self._ledger.by_uuid.get(u))]
-        return any(is_preallocation(lease.history, total) for total in totals)
+    def _strayed(self, lease: Lease) -> list[str]:
+        """Name the devices of a run that used others than it was given."""
+        if not lease.strays:
+            return []
+        leased, used = self._named(lease.uuids), self._named(lease.strays)
+        text = (
+            f"type {lease.type!r} was given {leased} and used {used}: its peak is not learnt. Does the"
+            " job choose a device itself, or set CUDA_VISIBLE_DEVICES?"
+        )
+        return [text]
+
+    def _named(self, uuids: tuple[str, ...]) -> str:
+        books = self._ledger.by_uuid
+        names = [f"{books[u].device.index} ({u})" if u in books else u for u in uuids]
+        return f"device{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+    def _note_preallocation(self, lease: Lease, profile: Profile, peak: Peak) -> list[str]:
+        """Flag a peak that looks like a framework's habit; say so once."""
+        total = min((device.total_mib for device in self._devices(lease)), default=0)
+        flagged = is_preallocation(lease.history, total)
+        profile.preallocated = flagged or (profile.preallocated and is_large(peak.mib, total))
+        if not flagged or not self._profiles.tell_once(lease.type, "preallocation"):
+            return []
+        text = (
+            f"type {lease.type!r} took {peak.mib} MiB of {total} at once and kept it: this looks like"
+            " preallocation, not like need. With JAX set XLA_PYTHON_CLIENT_PREALLOCATE=false, with"
+            " TensorFlow TF_FORCE_GPU_ALLOW_GROWTH=true, and forget the type (`grn profiles forget`)"
+        )
+        return [text]
 
     def _failed(
         self, lease: Lease, profile: Profile, outcome: str, ran_s: float
@@ -152,9 +225,8 @@ class Learning:
         profile.failed(
             outcome, ran_s, oom_at_mib=lease.booked_mib if self.of_memory(lease, outcome) else None
         )
-        if lease.foretold and not profile.peaks:
-            profile.withdraw_provisional()
-        notes: list[str] = []
+        self._withdraw_foretold(lease, profile)
+        notes = self._strayed(lease)
         effects: list[ev.Effect] = []
         never = not self._profiles.succeeded_ever(lease.type)
         if profile.failures == FAILURES_SAID and never:
@@ -172,8 +244,11 @@ class Learning:
         """Whether the run is treated as an out-of-memory.
 
         A job that failed near its booking is only suspected: with a tight margin each failure of a
-        known type looks like that. It counts only if the device was full too.
+        known type looks like that. It counts only if the device was full too. A run that used devices
+        which it was not given ran out of memory there: more of its own would not have helped.
         """
+        if lease.strays:
+            return False
         return outcome == OOM or (outcome == OOM_SUSPECTED and lease.device_nearly_full)
 
     def next_mib(self, lease: Lease, outcome: str) -> int | None:

@@ -38,6 +38,12 @@ class Booking:
     measured_mib: int = 0
     restored: bool = False
     """Made by a former broker, perhaps under other devices or settings."""
+    unseen: bool = False
+    """Nobody can say what the lease's processes hold here, and nothing stands in."""
+    by_delta: bool = False
+    """What they hold is taken from the rise of the device's total."""
+    had_company: bool = False
+    """It was not alone while nobody could say: the rise of the total is not only its own."""
 
     @property
     def counts_mib(self) -> int:
@@ -54,6 +60,10 @@ class Book:
     state: DeviceState = DeviceState.OK
     reason: str = ""
     foreign_mib: int = 0
+    baseline_mib: int = 0
+    """What was foreign when that was last known: a lease that is alone holds what is above it."""
+    strangers: tuple[int, ...] = ()
+    """Processes that the driver names here and that do not exist in the broker's world."""
     usage_known: bool = True
     committed_mib: int = 0
     bookings: dict[str, Booking] = field(default_factory=dict)

@@ -18,21 +18,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from grn.errors import LeaseError
 from grn.rules import events as ev
+from grn.rules.health import xid_text
 from grn.rules.learning import Learning
 from grn.rules.ledger import Ledger
-from grn.rules.model import DeviceState, Lease, LeaseState
-from grn.rules.outcome import classify
+from grn.rules.model import Lease, LeaseState
+from grn.rules.nested import Hold, NestedBook
+from grn.rules.outcome import OK, classify
+from grn.rules.peaks import peak_of
 from grn.rules.placing import Placement, Placer, Waits
 from grn.rules.promises import check_machine
 from grn.rules.records import end_record, grant_record, main_record
+from grn.rules.seeing import sampled
 from grn.rules.succession import restore, snapshot
 from grn.rules.waiting import Reservation, WaitingLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from grn.rules.ledger import Book
+    from grn.rules.health import DeviceHealth
     from grn.rules.model import Device, End, Request
     from grn.rules.profiles import ProfileBook
 
@@ -70,9 +75,12 @@ class Machine:
         self.ledger = Ledger(devices, cpus=cpus, ram_mib=ram_mib)
         self.leases: dict[str, Lease] = {}
         self.line = WaitingLine()
+        self.nested = NestedBook()
         self.profiles = profiles
         self.placer = Placer(self.ledger, profiles, self.leases, note=note)
         self.learning = Learning(self.ledger, profiles, provisional_after_s)
+        self.health: dict[str, DeviceHealth] = {}
+        """By UUID, of devices of whose health anything was ever said."""
         self.reservation: Reservation | None = None
         self.disk_problem = ""
         self.closing = False
@@ -91,7 +99,10 @@ class Machine:
             ev.OwnerGone: self._owner_gone,
             ev.MainGone: self._main_gone,
             ev.Returned: self._returned,
-            ev.Sampled: self._sampled,
+            ev.Left: self._left,
+            ev.PeakTold: self._peak_told,
+            ev.Reentered: self._reentered,
+            ev.Sampled: lambda event: sampled(self, event),
             ev.Settle: self._settle,
             ev.DiskFailed: self._disk_failed,
             ev.DiskHealed: self._disk_healed,
@@ -109,9 +120,9 @@ class Machine:
             return [ev.Refused(request.ticket, "shutting-down", "the broker is shutting down")]
         if self.disk_problem:
             return [ev.Refused(request.ticket, "disk", self.disk_problem)]
-        outer = self.leases.get(request.outer or "")
-        if outer is not None and outer.state is not LeaseState.DRAINING:
-            return [self._nested(request, outer)]
+        outer = self._outer(request)
+        if outer is not None:
+            return self._asked_inside(request, outer)
         refusal = self.placer.impossible(request)
         if refusal:
             return [ev.Refused(request.ticket, "impossible", refusal)]
@@ -120,24 +131,57 @@ class Machine:
         self.dirty = True
         return []
 
-    @staticmethod
-    def _nested(request: Request, outer: Lease) -> ev.Effect:
-        """Give a client inside a lease that lease: waiting for another could wait for itself."""
-        gpus, mib = request.gpus or 0, request.memory_mib or 0
-        if gpus and not outer.uuids:
-            text = f"inside lease {outer.id}, which has no device: ask for one in the outer request"
-            return ev.Refused(request.ticket, "nested", text)
-        if gpus > len(outer.uuids) or (gpus and mib > outer.booked_mib):
-            text = (
-                f"inside lease {outer.id}, which has {len(outer.uuids)} device(s) with"
-                f" {outer.booked_mib} MiB each: {gpus} with {mib} MiB cannot be added; ask for"
-                " more in the outer request"
-            )
-            return ev.Refused(request.ticket, "nested", text)
-        return ev.Granted(request.ticket, outer, nested=True)
+    def _outer(self, request: Request) -> Lease | None:
+        """Return the live lease that the client is inside of, if any."""
+        outer = self.leases.get(request.outer or "")
+        return None if outer is None or outer.state is LeaseState.DRAINING else outer
+
+    def _asked_inside(self, request: Request, outer: Lease) -> list[ev.Effect]:
+        refusal = self.nested.impossible(request, outer)
+        if refusal:
+            return [ev.Refused(request.ticket, "nested", refusal)]
+        reason = self.nested.wait_reason(request, outer)
+        if reason is None:
+            self.nested.take(request, outer)
+            return [ev.Granted(request.ticket, outer, nested=True)]
+        self.nested.waiting[request.ticket] = request
+        return [ev.Queued(request.ticket, reason)]
+
+    def _left(self, event: ev.Left) -> list[ev.Effect]:
+        """A nested job has ended: others may start in its outer lease, which may be over itself."""
+        hold = self.nested.holds.pop(event.ticket, None)
+        lease = self.leases.get(hold.lease) if hold is not None else None
+        if lease is None:
+            return []
+        self.dirty = True
+        return self.end_if_drained(lease) if lease.state is LeaseState.DRAINING else []
+
+    def _reentered(self, event: ev.Reentered) -> list[ev.Effect]:
+        if event.lease in self.leases:
+            hold = Hold(event.lease, event.owner, event.mib, inside=None)
+            self.nested.holds[event.ticket] = hold
+        return []
+
+    def _grant_inside(self, effects: list[ev.Effect]) -> None:
+        """Look again at what waits inside leases; where one has ended, it waits as all do."""
+        for ticket, request in list(self.nested.waiting.items()):
+            outer = self._outer(request)
+            if outer is not None and self.nested.wait_reason(request, outer) is not None:
+                continue
+            del self.nested.waiting[ticket]
+            if outer is not None:
+                self.nested.take(request, outer)
+                effects.append(ev.Granted(ticket, outer, nested=True))
+                continue
+            refusal = self.placer.impossible(request)
+            if refusal:
+                effects.append(ev.Refused(ticket, "impossible", refusal))
+            else:
+                self.line.add(request)
 
     def _cancelled(self, event: ev.Cancelled) -> list[ev.Effect]:
-        if self.line.remove(event.ticket) is None:
+        inside = self.nested.waiting.pop(event.ticket, None)
+        if self.line.remove(event.ticket) is None and inside is None:
             return []
         self._forget_ticket(event.ticket)
         self.dirty = True
@@ -153,9 +197,11 @@ class Machine:
         if not self.dirty:
             return []
         self.dirty = False
-        if self.closing or not len(self.line):
+        if self.closing:
             return []
         effects: list[ev.Effect] = []
+        if self.nested.waiting:
+            self._grant_inside(effects)
         if not self.disk_problem:
             self._grant_what_fits(event.now, effects)
         effects += [ev.Queued(ticket, self.reason(ticket)) for ticket in sorted(self._fresh)]
@@ -218,7 +264,7 @@ class Machine:
         """Say why a request waits, with numbers, as of now."""
         request = self.line.get(ticket)
         if request is None:
-            return ""
+            return self._reason_inside(ticket)
         if self.disk_problem:
             return self.disk_problem
         known = self._reasons.get(ticket)
@@ -230,6 +276,13 @@ class Machine:
             return verdict.reason
         return "about to be decided"
 
+    def _reason_inside(self, ticket: int) -> str:
+        request = self.nested.waiting.get(ticket)
+        outer = None if request is None else self._outer(request)
+        if request is None or outer is None:
+            return ""
+        return self.nested.wait_reason(request, outer) or "about to be decided"
+
     # -- life of a lease ------------------------------------------------------------------------
 
     def _started(self, event: ev.Started) -> list[ev.Effect]:
@@ -240,24 +293,37 @@ class Machine:
         lease.started_s = event.now
         return [ev.Record(main_record(lease))]
 
+    def _peak_told(self, event: ev.PeakTold) -> list[ev.Effect]:
+        lease = self.leases.get(event.lease)
+        if lease is None or lease.state is LeaseState.DRAINING:
+            raise LeaseError(f"lease {event.lease!r} is not held any more")
+        effects = self.learning.reported(lease, event.mib)
+        self.dirty |= bool(effects)
+        return effects
+
     def _released(self, event: ev.Released) -> list[ev.Effect]:
         lease = self.leases.get(event.lease)
         if lease is None or lease.state is LeaseState.DRAINING:
             text = f"lease {event.lease} is not held any more"
             return [ev.Refused(event.ticket, "lease", text)]
         outcome = self._outcome(lease, event.end)
-        notes, effects = self.learning.ended(lease, outcome, event.now)
+        notes, effects = self.learning.ended(
+            lease, outcome, event.now, said_oom=event.end.said_oom, at=event.at
+        )
+        if lease.xids and outcome != OK:
+            seen = ", ".join(map(xid_text, dict.fromkeys(lease.xids)))
+            notes.append(f"while it ran, its device reported {seen}")
         in_process = lease.main == lease.request.owner
-        drains = (event.main_alive and not in_process) or self._holds_memory(lease)
+        drains = (event.main_alive and not in_process) or self._is_used(lease)
         if not event.main_alive:
             lease.main = None  # nobody will say that it is gone: what drains ends with its memory
-        peak = lease.peak_mib if lease.samples and lease.peak_mib else None
+        peak = peak_of(lease)
         report = ev.Reported(
             event.ticket,
             lease,
             outcome,
-            peak,
-            "sampled" if peak is not None else None,
+            peak.mib if peak is not None else None,
+            peak.source if peak is not None else None,
             drains,
             self.learning.of_memory(lease, outcome),
             self.learning.next_mib(lease, outcome),
@@ -289,7 +355,7 @@ class Machine:
         in_process = lease.main is None or lease.main == lease.request.owner
         if not event.main_alive:
             lease.main = None
-        if (event.main_alive and not in_process) or self._holds_memory(lease):
+        if (event.main_alive and not in_process) or self._is_used(lease):
             return effects + self._drain(lease, event.now)
         return effects + self._end(lease)
 
@@ -298,9 +364,7 @@ class Machine:
         if lease is None:
             return []
         lease.main = None
-        if lease.state is LeaseState.DRAINING and not self._holds_memory(lease):
-            return self._end(lease)
-        return []
+        return self.end_if_drained(lease) if lease.state is LeaseState.DRAINING else []
 
     def _returned(self, event: ev.Returned) -> list[ev.Effect]:
         """End what a client does not claim, as its release would: the word of it was lost."""
@@ -308,6 +372,7 @@ class Machine:
         for lease in list(self.leases.values()):
             request = lease.request
             theirs = request.owner == event.owner and request.session == event.session
+            theirs = theirs and lease.number <= event.last
             unclaimed = theirs and bool(event.session) and lease.id not in event.claimed
             if not unclaimed or lease.state is LeaseState.DRAINING:
                 continue
@@ -315,12 +380,18 @@ class Machine:
             lives = lease.id in event.alive and lease.main != request.owner
             if lease.id not in event.alive:
                 lease.main = None
-            keeps = lives or self._holds_memory(lease)
+            keeps = lives or self._is_used(lease)
             effects += self._drain(lease, event.now) if keeps else self._end(lease)
         return effects
 
-    def _holds_memory(self, lease: Lease) -> bool:
-        return any(
+    def end_if_drained(self, lease: Lease) -> list[ev.Effect]:
+        """End a draining lease, unless its main process lives or something of it is in use."""
+        main_lives = lease.main is not None and lease.main != lease.request.owner
+        return [] if main_lives or self._is_used(lease) else self._end(lease)
+
+    def _is_used(self, lease: Lease) -> bool:
+        """Whether processes hold device memory in the lease, or nested jobs run in it."""
+        return self.nested.held(lease.id) or any(
             self.ledger.by_uuid[uuid].bookings[lease.id].measured_mib > 0
             for uuid in lease.uuids
             if uuid in self.ledger.by_uuid
@@ -338,71 +409,10 @@ class Machine:
 
     def _end(self, lease: Lease) -> list[ev.Effect]:
         del self.leases[lease.id]
+        self.nested.forget_lease(lease.id)
         self.ledger.remove(lease.id, lease.uuids)
         self.dirty = True
         return [ev.Record(end_record(lease))]
-
-    # -- what the devices say -------------------------------------------------------------------
-
-    def _sampled(self, event: ev.Sampled) -> list[ev.Effect]:
-        effects: list[ev.Effect] = []
-        for reading in event.readings:
-            self._take_reading(reading)
-        for lease in list(self.leases.values()):
-            lease.left_over = event.left_over.get(lease.id, ())
-            if self._unread(lease):
-                continue
-            if lease.state is LeaseState.DRAINING:
-                main_lives = lease.main is not None and lease.main != lease.request.owner
-                if not main_lives and not self._holds_memory(lease):
-                    effects += self._end(lease)
-                continue
-            was = lease.state
-            effects += self.learning.sampled(lease, event.now)
-            if lease.state is not was:  # no longer alone: a successor must not restore it so
-                effects.append(ev.Record(main_record(lease)))
-        if any(isinstance(effect, ev.Learnt) for effect in effects):
-            self.dirty = True
-        return effects
-
-    def _take_reading(self, reading: ev.Reading) -> None:
-        book = self.ledger.by_uuid.get(reading.uuid)
-        if book is None:
-            return
-        before = (book.state, book.free_mib, book.usage_known)
-        book.state, book.reason = reading.state, reading.reason
-        if reading.state is not DeviceState.OK:
-            # What its leases were last seen to hold stays: unknown is not nothing.
-            self.dirty |= before[0] is not reading.state
-            return
-        book.usage_known = reading.used_mib is not None
-        if reading.foreign_mib is not None:
-            book.foreign_mib = max(0, reading.foreign_mib) + self._strays_mib(book, reading)
-        for lease_id in book.bookings:
-            self.leases[lease_id].unseen = reading.leases is None
-        if reading.leases is not None:
-            for lease_id in book.bookings:
-                self.ledger.measure(lease_id, reading.uuid, reading.leases.get(lease_id, 0))
-                lease = self.leases[lease_id]
-                lease.holders = reading.holders.get(lease_id, ())
-        if reading.used_mib is not None:
-            nearly = reading.used_mib * 50 >= book.device.total_mib * 49
-            # As of the last look at which it held memory: after its end the device is emptier.
-            for lease_id in book.bookings:
-                if book.bookings[lease_id].measured_mib:
-                    self.leases[lease_id].device_nearly_full = nearly
-        self.dirty |= before != (book.state, book.free_mib, book.usage_known)
-
-    @staticmethod
-    def _strays_mib(book: Book, reading: ev.Reading) -> int:
-        """Return what leases hold on a device that they were not given: to the books it is foreign."""
-        held = reading.leases or {}
-        return sum(mib for lease_id, mib in held.items() if lease_id not in book.bookings)
-
-    def _unread(self, lease: Lease) -> bool:
-        """Whether nothing is known of the lease now: a device of it could not be read."""
-        books = [self.ledger.by_uuid.get(uuid) for uuid in lease.uuids]
-        return any(book is not None and book.state is not DeviceState.OK for book in books)
 
     # -- the disk -------------------------------------------------------------------------------
 
@@ -413,6 +423,7 @@ class Machine:
             lease = self.leases.pop(lease_id, None)
             if lease is None:
                 continue
+            self.nested.forget_lease(lease_id)
             self.ledger.remove(lease_id, lease.uuids)
             effects.append(ev.Refused(lease.request.ticket, "disk", event.reason))
         return effects

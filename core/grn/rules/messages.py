@@ -9,7 +9,9 @@ The protocol, after a hello from either side (`magic`, `version`, the client's `
     cancel    -> refused, unless a grant was on its way
     started   lease, pid of the job's main process; not answered
     release   lease, exit_code, signal, said_oom, stopped -> released
-    adopt     leases that a client goes on holding under a new broker -> adopted
+    adopt     leases that a client goes on holding under a new broker, nested (id, lease and
+              memory_mib of the nested jobs that it goes on running) -> adopted
+    leave     the id of a granted request that was nested: that job is over; not answered
     status, profiles, stop
 
 Requests carry an `id`, answers repeat it. Added fields are ignored by who does not know them.
@@ -118,6 +120,7 @@ def request_from(
     now: float,
     devices: Sequence[Device],
     policy: Policy,
+    ancestors: tuple[int, ...] = (),
 ) -> Request:
     """Turn an `acquire` into a request.
 
@@ -152,6 +155,7 @@ def request_from(
         outer=text(message, "outer") or None,
         session=session,
         cores=number(message, "cores"),
+        ancestors=ancestors,
         arrived_s=now - waited,
         in_process=message.get("in_process") is True,
     )

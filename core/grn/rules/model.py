@@ -29,11 +29,12 @@ class Policy(StrEnum):
 
 
 class DeviceState(StrEnum):
-    """Whether a device can be leased: read well, not read lately, or gone."""
+    """Whether a device can be leased: read well, not read lately, gone, or not to be trusted."""
 
     OK = "ok"
     STALE = "stale"
     LOST = "lost"
+    UNHEALTHY = "unhealthy"
 
 
 class LeaseState(StrEnum):
@@ -79,7 +80,8 @@ class Request:
     `memory_mib` is per device; `None` means "what was learnt". `allowed` narrows the devices to
     those that the client's own mask names. `ticket` is the broker's name for the request, `session`
     the client's name for itself, `cores` how many the client may use if it is bound to some.
-    `in_process`: the client uses the device itself, no other process will be named.
+    `in_process`: the client uses the device itself, no other process will be named. `ancestors`: pids
+    above the client, the nearest first, known of one inside a lease.
     """
 
     ticket: int
@@ -97,6 +99,7 @@ class Request:
     outer: str | None = None
     session: str = ""
     cores: int | None = None
+    ancestors: tuple[int, ...] = ()
     arrived_s: float = 0.0
     in_process: bool = False
 
@@ -147,11 +150,25 @@ class Lease:
     left_over: tuple[int, ...] = ()
     owner_gone: bool = False
     device_nearly_full: bool = False
+    filled_by_others: bool = False
+    """Others took more of its device than the books leave them, as it became full."""
     outgrown: bool = False
     foretold: bool = False
     """It made the provisional profile of its type, and takes it back if it fails."""
     unseen: bool = False
-    """The driver does not say what processes hold on a device of it."""
+    """The driver does not say what processes hold on a device of it, and nothing stands in."""
+    by_delta: bool = False
+    """What it holds is taken from the rise of its device's total, since it is alone there."""
+    reported_mib: int = 0
+    """The largest peak that the job itself reported, per device."""
+    accounted_mib: int = 0
+    """The largest use that the driver recorded of its processes."""
+    together: bool = False
+    """Several of its processes held memory on one device at one moment."""
+    strays: tuple[str, ...] = ()
+    """UUIDs of devices that its processes use without having been given them."""
+    xids: tuple[int, ...] = ()
+    """Error events of its devices while it ran."""
 
     @property
     def type(self) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import astuple, fields
 from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from grn.rules.estimate import Margin, Profile
+from grn.rules.peaks import SAMPLED, Peak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -17,17 +18,29 @@ __all__ = ["ProfileBook", "from_record", "to_record"]
 _Key = tuple[str, str]
 _LOOKED_AT = 256
 _FIELDS = frozenset(f.name for f in fields(Profile)) - {"type", "device_model"}
+_PEAK_FIELDS = len(fields(Peak))
 
 
 def to_record(profile: Profile) -> dict[str, Any]:
     """Turn a profile into what the store keeps: plain values by field name."""
-    return {key: value for key, value in asdict(profile).items() if key in _FIELDS}
+    record = {name: getattr(profile, name) for name in _FIELDS}
+    record["window"] = [astuple(peak) for peak in profile.window]
+    return record
 
 
 def from_record(job_type: str, model: str, record: Mapping[str, Any]) -> Profile:
     """Rebuild a profile; fields that a newer version added are left out."""
     known = {key: value for key, value in record.items() if key in _FIELDS}
+    known["window"] = _window(record)
     return Profile(job_type, model, **known)
+
+
+def _window(record: Mapping[str, Any]) -> list[Peak]:
+    """Read the peaks; an older version kept numbers, and one source for all of them."""
+    if "window" in record:
+        return [Peak(*entry[:_PEAK_FIELDS]) for entry in record["window"]]
+    source = record.get("source") or SAMPLED
+    return [Peak(mib, source) for mib in record.get("peaks", ())]
 
 
 class ProfileBook:
@@ -114,7 +127,7 @@ class ProfileBook:
     def peak_mib(self, job_type: str, model: str) -> int | None:
         """Return the largest peak of a settled profile on this model."""
         profile = self.find(job_type, model)
-        return max(profile.peaks) if profile is not None and profile.peaks else None
+        return max(profile.peaks) if profile is not None and profile.window else None
 
     def ooms(self, job_type: str, model: str) -> int:
         """Return how often in a row the type died of memory on this model."""

@@ -43,6 +43,9 @@ def grant_record(lease: Lease, *, alone: bool) -> dict[str, object]:
         "alone": alone,
         "peak_mib": lease.peak_mib,
         "samples": lease.samples,
+        "accounted_mib": lease.accounted_mib,
+        "reported_mib": lease.reported_mib,
+        "together": lease.together,
     }
 
 
@@ -93,4 +96,7 @@ def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
         main=Owner(int(main[0]), int(main[1]), owner.uid) if main else None,
         peak_mib=int(record.get("peak_mib", 0)),
         samples=int(record.get("samples", 0)),
+        accounted_mib=int(record.get("accounted_mib", 0)),
+        reported_mib=int(record.get("reported_mib", 0)),
+        together=bool(record.get("together", False)),
     )

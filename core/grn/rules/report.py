@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from grn.rules.curve import QUANTILES
+from grn.rules.peaks import peak_of
 from grn.rules.wire import encode
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ def _lease(machine: Machine, lease: Lease, now: float) -> dict[str, Any]:
         if (book := machine.ledger.by_uuid.get(uuid)) is not None
     ]
     main = lease.main or lease.request.owner
+    peak = peak_of(lease)
     return {
         "id": lease.id,
         "type": lease.type,
@@ -80,10 +83,12 @@ def _lease(machine: Machine, lease: Lease, now: float) -> dict[str, Any]:
         "devices": list(lease.uuids),
         "booked_mib": lease.booked_mib,
         "measured_mib": max(measured, default=0),
-        "peak_mib": lease.peak_mib if lease.samples else None,
+        "peak_mib": peak.mib if peak else lease.peak_mib if lease.samples else None,
+        "peak_source": peak.source if peak else None,
         "state": str(lease.state),
         "since_s": round(now - lease.granted_s, 3),
         "left_over": list(lease.left_over),
+        "strays": list(lease.strays),
     }
 
 
@@ -103,20 +108,50 @@ def profiles_report(
 ) -> list[dict[str, Any]]:
     """Describe what was learnt, on one device model or all: an entry for each type and model."""
     return [
-        {
-            "type": profile.type,
-            "device_model": profile.device_model,
-            "estimate_mib": profile.estimate_mib(margin),
-            "peak_mib": profile.peak_mib,
-            "runs": profile.runs,
-            "source": profile.source,
-            "state": profile.state,
-            "peaks_mib": list(profile.peaks),
-            "durations_s": list(profile.durations_s),
-            "outcomes": list(profile.outcomes),
-            "failures": profile.failures,
-            "ooms": profile.ooms,
-        }
+        _profile(profile, margin)
         for profile in profiles
         if (profile.known or profile.outcomes) and model in (None, profile.device_model)
     ]
+
+
+def _profile(profile: Profile, margin: Margin) -> dict[str, Any]:
+    quantiles = profile.quantiles_mib
+    return {
+        "type": profile.type,
+        "device_model": profile.device_model,
+        "estimate_mib": profile.estimate_mib(margin),
+        "peak_mib": profile.peak_mib,
+        "runs": profile.runs,
+        "source": profile.source,
+        "state": profile.state,
+        "peaks_mib": profile.peaks,
+        "peaks": [
+            {"mib": peak.mib, "source": peak.source, "at": peak.at, "censored": peak.censored}
+            for peak in profile.window
+        ],
+        "set_mib": profile.set_mib,
+        "first_at": profile.first_at,
+        "last_at": profile.last_at,
+        "quantiles_mib": dict(zip(map(str, QUANTILES), quantiles, strict=False)),
+        "durations_s": list(profile.durations_s),
+        "outcomes": list(profile.outcomes),
+        "failures": profile.failures,
+        "ooms": profile.ooms,
+        "warnings": _profile_warnings(profile),
+    }
+
+
+def _profile_warnings(profile: Profile) -> list[str]:
+    """Say what a person should look at before trusting the estimate."""
+    found: list[str] = []
+    if profile.differs is not None:
+        found.append(
+            f"runs of this type differ: the largest peak is {profile.differs:.1f} times the median."
+            " Give them types of their own with --type, or do not ignore arguments that matter"
+        )
+    if profile.preallocated:
+        found.append(
+            "the last run took most of its device at once and kept it: this looks like"
+            " preallocation, not like need"
+        )
+    return found

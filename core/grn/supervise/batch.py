@@ -127,6 +127,8 @@ class Batch:
         self._requests.ask()
         self._loop.run(self._is_done)
         self._link.close()
+        if not self._abandoned:
+            self._outputs.leave_behind()
 
     def watch_parent(self, fd: int) -> None:
         """End the run as SIGTERM would when the process behind this pidfd has ended."""
@@ -153,6 +155,11 @@ class Batch:
             if arrival.number == signal.SIGCHLD:
                 self._running.reap()
                 continue
+            if arrival.number == signal.SIGWINCH:
+                self._outputs.resize()
+                # What the terminal sent came before the new size could be seen on stderr.
+                self._running.forward(arrival.number)
+                continue
             if not self._left:  # only output is left, which may be stuck behind a stopped pager
                 self._abandoned = True
             self._interrupts.arrived(arrival)
@@ -169,9 +176,9 @@ class Batch:
         held = [job for job in self._running.jobs if job.lease is not None]
         # What is not claimed ends at once, so what is to be released is claimed, too.
         leases = [job.lease for job in (*held, *self._releases.jobs)]
-        messages: list[dict[str, Any]] = [
-            {"op": "adopt", "id": self._requests.next_id(), "leases": leases}
-        ]
+        nested = [job.nested for job in self._running.jobs if job.nested is not None]
+        adopt = {"op": "adopt", "id": self._requests.next_id(), "leases": leases}
+        messages: list[dict[str, Any]] = [{**adopt, "nested": nested}]
         messages += [started(job) for job in held]
         messages += self._releases.repeat()
         messages += self._requests.repeat()
@@ -208,8 +215,6 @@ class Batch:
             job.move(OVER)
             self._over(job)
             return
-        job.exit_code = job.signal = None
-        job.said_oom = False
         self._requests.add([job])
         self._requests.ask()
 

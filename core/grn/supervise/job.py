@@ -10,7 +10,15 @@ LEAVING: the main process has ended, what it left behind is being waited for or 
 
 from __future__ import annotations
 
-from grn.rules.outcome import CANCELLED, FAILED, OK, OOM, OOM_SUSPECTED, describe_end
+from grn.rules.outcome import (
+    CANCELLED,
+    FAILED,
+    NOTHING,
+    OK,
+    OOM,
+    OOM_SUSPECTED,
+    describe_end,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +44,7 @@ _LEGAL = {
     OVER: set[str](),
 }
 
+USAGE_STATUS = 2
 TIME_LIMIT_STATUS = 124
 GRN_FAILED_STATUS = 125
 NOT_GRANTED_STATUS = 75
@@ -49,6 +58,7 @@ class Conduct:
         "environ",
         "explicit",
         "grace_s",
+        "late_s",
         "leftovers",
         "retries_on_oom",
         "run_without_broker",
@@ -62,6 +72,7 @@ class Conduct:
         environ: Mapping[str, str],
         explicit: Mapping[str, str],
         grace_s: float = 5.0,
+        late_s: float = 0.0,
         leftovers: str = "keep",
         retries_on_oom: int = 0,
         run_without_broker: bool = False,
@@ -71,6 +82,7 @@ class Conduct:
         self.environ = environ
         self.explicit = explicit
         self.grace_s = grace_s
+        self.late_s = late_s  # of the waiting time: it took so long to reach the broker
         self.leftovers = leftovers
         self.retries_on_oom = retries_on_oom
         self.run_without_broker = run_without_broker
@@ -83,12 +95,15 @@ class Job:
 
     __slots__ = (
         "asked_s",
+        "attempts",
         "child",
         "command",
         "deadline",
         "exit_code",
         "grant",
+        "kills",
         "label",
+        "note",
         "number",
         "outcome",
         "overdue",
@@ -98,8 +113,9 @@ class Job:
         "problem",
         "ran_s",
         "reason",
+        "remedy",
         "request",
-        "said_oom",
+        "said",
         "signal",
         "started_s",
         "state",
@@ -134,7 +150,11 @@ class Job:
         self.ran_s = 0.0
         self.reason = ""
         self.overdue = False
-        self.said_oom = False
+        self.said = NOTHING
+        self.remedy = NOTHING
+        self.note = ""
+        self.kills: int | None = None
+        self.attempts: list[dict[str, Any]] = []
         self.grant: dict[str, Any] = {}
         self.owner: Owner | None = None
         self.child: Child | None = None
@@ -156,6 +176,12 @@ class Job:
             raise AssertionError(f"job {self.number}: {self.state} -> {state}")
         self.state = state
 
+    def begin_again(self) -> None:
+        """Forget how the last try ended, before another one; `attempts` has it."""
+        self.exit_code = self.signal = None
+        self.said = NOTHING
+        self.note = ""
+
     def fail(self, status: int, problem: str, result: str = FAILED) -> None:
         """End the job by our own doing, with a status that is ours and not the command's."""
         self.own_status = status
@@ -171,6 +197,15 @@ class Job:
     def lease(self) -> str | None:
         """The id of the lease that is the job's own; None for one shared with an outer job."""
         return None if self.grant.get("nested") else self.grant.get("lease")
+
+    @property
+    def nested(self) -> dict[str, Any] | None:
+        """What names it to the broker if it shares an outer job's lease: id, lease, memory_mib."""
+        if not self.grant.get("nested"):
+            return None
+        declared = self.request.get("memory_mib")
+        mib = self.grant["memory_mib"] if declared == "whole" else declared
+        return {"id": self.grant["id"], "lease": self.grant["lease"], "memory_mib": mib}
 
     @property
     def devices(self) -> list[dict[str, Any]]:
@@ -199,6 +234,8 @@ class Job:
         if self.outcome == OK:
             return "ok"
         end = describe_end(self.exit_code, self.signal)
+        if self.note:
+            end += f"; {self.note}"
         if self.outcome in {OOM, OOM_SUSPECTED}:
             return f"{self.outcome} ({end})"
         return end if self.signal is None else f"{self.status} {end}"

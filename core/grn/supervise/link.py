@@ -44,8 +44,11 @@ class _Unanswered(Connection):
     """A connection whose hello is answered through the loop, not waited for."""
 
     def _greet(self) -> Message:
-        self.send(self._hello())
         return {}
+
+    def greeted(self, answer: Message) -> None:
+        """Take the broker's answer in."""
+        self._broker = answer
 
 
 class Link:
@@ -144,8 +147,11 @@ class Link:
         """
         if self._connection is None:
             return 0
-        with socket.socket(fileno=os.dup(self._connection.fileno())) as sock:
+        sock = socket.socket(fileno=self._connection.fileno())
+        try:
             raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+        finally:
+            sock.detach()  # the descriptor stays the connection's; a copy might not be had
         return int(_PEERCRED.unpack(raw)[0])
 
     def close(self) -> None:
@@ -204,7 +210,11 @@ class Link:
         self._timer = self._loop.later(pause_s, self._try)
 
     def _try(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError:  # out of descriptors or memory, which others may give back
+            self._drop()
+            return
         try:
             sock.connect(paths.socket_path(os.environ, self._settings.socket))
         except OSError:  # missing, refused, its folder is gone, or its backlog is full
@@ -229,7 +239,8 @@ class Link:
             return
         if self._timer is not None:
             self._timer.cancel()
-        connection.broker = message
+        if isinstance(connection, _Unanswered):
+            connection.greeted(message)
         self._greeting = False
         self._on_demand = bool(message.get("on_demand"))
         self._pause_s = _FIRST_PAUSE_S
@@ -241,7 +252,10 @@ class Link:
         """Fork a child that starts a broker, if ours was one of that kind."""
         if self.starter is not None or not self._on_demand or not self._wants_broker():
             return
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:  # too many processes: it is tried again with the next look
+            return
         if pid:
             self.starter = pid
             self.starting = True

@@ -13,6 +13,7 @@ lost while the destination lives.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 from collections import deque
@@ -195,7 +196,7 @@ class Tail:
 
 
 class Stream:
-    """One pipe from a job."""
+    """One pipe from a job, or the outer end of a pseudo-terminal."""
 
     def __init__(
         self,
@@ -207,20 +208,23 @@ class Stream:
         on_close: Callable[[Stream], None],
     ) -> None:
         self.open = True
+        self.fd = fd
         self._on_close = on_close
-        self._fd = fd
         self._loop = loop
         self._lines = lines
         self._also = also
         self._paused = False
+        self._held = False
         os.set_blocking(fd, False)
         loop.watch(fd, READABLE, self._on_readable)
 
     def resume(self) -> None:
         """Read again: the sink has room."""
+        if self._held:
+            return
         self._paused = False
         if self.open:
-            self._loop.watch(self._fd, READABLE, self._on_readable)
+            self._loop.watch(self.fd, READABLE, self._on_readable)
 
     def drain(self) -> None:
         """Take what is in the pipe now, whatever the sink's room: its writer has ended."""
@@ -231,19 +235,25 @@ class Stream:
                 return
             taken += size
 
+    def hold(self) -> None:
+        """Stop reading, and keep our end open."""
+        if self.open and not self._paused:
+            self._loop.unwatch(self.fd)
+        self._paused = self._held = True
+
     def close(self) -> None:
         """Stop reading, though a process may still hold the other end."""
         if self.open:
             self.open = False
             if not self._paused:
-                self._loop.unwatch(self._fd)
-            os.close(self._fd)
+                self._loop.unwatch(self.fd)
+            os.close(self.fd)
             self._lines.finish()
             self._on_close(self)
 
     def _on_readable(self) -> None:
         if self._lines.sink.is_full:
-            self._loop.unwatch(self._fd)
+            self._loop.unwatch(self.fd)
             self._paused = True
             self._lines.sink.pause(self)
             return
@@ -252,9 +262,13 @@ class Stream:
     def _read(self) -> int:
         """Read once and pass on; return how much came."""
         try:
-            data = os.read(self._fd, _READ)
+            data = os.read(self.fd, _READ)
         except BlockingIOError:
             return 0
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            data = b""  # so ends a pseudo-terminal whose inner end is closed everywhere
         if not data:
             self.close()
             return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from grn.rules import outcome
 from grn.supervise.job import OVER, RELEASING
+from grn.supervise.retrying import following, note_attempt, tried
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,9 +60,13 @@ class Releases:
     def release(self, job: Job) -> None:
         """Give a job's lease back: it has ended, and nothing of it will be started any more."""
         job.move(RELEASING)
-        if job.tail is not None and job.failed():
-            job.said_oom = outcome.stderr_says_oom(job.tail.get())
+        if job.tail is not None:
+            job.said = outcome.stderr_says(job.tail.get())
+        if job.said == outcome.BUSY and job.failed() and not job.stopped:
+            job.note = "a device was busy or unavailable: no matter of memory, another may work"
         if job.lease is None:
+            if job.nested is not None:
+                self._link.send([{"op": "leave", "id": job.nested["id"]}])
             self._judge(job)
             return
         request_id = self._next_id()
@@ -89,7 +94,10 @@ class Releases:
             if note not in self._said:
                 self._said.add(note)
                 self._reporter.note(str(note))
-        self._go_on(job, of_memory=bool(message["of_memory"]), next_mib=message["next_mib"])
+        remedy = message.get("remedy")
+        if remedy is None:  # a broker that does not tell one from the other
+            remedy = outcome.MORE if message["of_memory"] else outcome.NOTHING
+        self._go_on(job, remedy=str(remedy), next_mib=message["next_mib"])
         return True
 
     def _message(self, request_id: int, job: Job) -> Message:
@@ -99,7 +107,8 @@ class Releases:
             "lease": job.lease,
             "exit_code": job.exit_code,
             "signal": job.signal,
-            "said_oom": job.said_oom,
+            "said_oom": job.said == outcome.MEMORY,
+            "said": job.said,
             "stopped": job.stopped,
         }
 
@@ -113,19 +122,29 @@ class Releases:
         job.outcome = outcome.classify(
             exit_code=job.exit_code,
             signal=job.signal,
-            said_oom=job.said_oom,
+            said_oom=job.said == outcome.MEMORY,
+            said=job.said,
             stopped_by_us=job.stopped,
             peak_mib=None,
             booked_mib=None,
             device_nearly_full=False,
         )
-        self._go_on(job, of_memory=job.outcome == outcome.OOM, next_mib=None)
+        remedy = outcome.MORE if job.outcome == outcome.OOM else outcome.NOTHING
+        self._go_on(job, remedy=remedy, next_mib=None)
 
-    def _go_on(self, job: Job, *, of_memory: bool, next_mib: int | None) -> None:
-        if of_memory and job.tries <= self._conduct.retries_on_oom and not job.stopped:
-            job.request["memory_mib"] = next_mib
+    def _go_on(self, job: Job, *, remedy: str, next_mib: int | None) -> None:
+        note_attempt(job)
+        wish = None
+        if not job.stopped:
+            retries = self._conduct.retries_on_oom
+            wish = following(job, retries=retries, remedy=remedy, next_mib=next_mib)
+        if wish is not None:
+            job.request.update(wish)
+            job.remedy = remedy
             self._reporter.again(job)
             self._again(job)
             return
+        if len(job.attempts) > 1 and job.failed():
+            self._reporter.tried(job, tried(job))
         job.move(OVER)
         self._over(job)

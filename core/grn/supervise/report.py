@@ -24,5 +24,8 @@ class Reporter:
     def again(self, job: Job) -> None:
         """A job ran out of device memory and asks again for more."""
 
+    def tried(self, job: Job, text: str) -> None:
+        """A job that ran several times has failed for good: what was tried."""
+
     def ended(self, job: Job) -> None:
         """A job is over."""

@@ -13,7 +13,7 @@ import os
 from collections import deque
 
 from grn.rules import outcome
-from grn.supervise.job import GRN_FAILED_STATUS, NOT_GRANTED_STATUS, OVER, WAITING
+from grn.supervise.job import GRN_FAILED_STATUS, NOT_GRANTED_STATUS, OVER, USAGE_STATUS, WAITING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Requests"]
 
 _MOST = 256
+_BAD_INPUT = "usage"
 _CANCEL_WITHIN_S = 2.0
 _BROKER_BACK_WITHIN_S = 60.0
 
@@ -65,6 +66,7 @@ class Requests:
         self._last_id = 0
         self._slots = len(os.sched_getaffinity(0))
         self._asked_for = 0
+        self._late_s = conduct.late_s
         self._starting = False
         self._patience: Timer | None = None
 
@@ -103,6 +105,7 @@ class Requests:
             self._waiting[request_id] = job
             messages.append(self._message(request_id, job))
             self._set_deadline(request_id, job)
+        self._late_s = 0.0
         if messages and not self._link.send(messages) and self._patience is None:
             self.lost()
 
@@ -176,7 +179,9 @@ class Requests:
         elif job.overdue and message.get("code") == "cancelled":
             self._expire(job)
         else:
-            self._drop(job, GRN_FAILED_STATUS, str(message.get("message", "refused by the broker")))
+            bad_input = message.get("code") == _BAD_INPUT
+            status = USAGE_STATUS if bad_input else GRN_FAILED_STATUS
+            self._drop(job, status, str(message.get("message", "refused by the broker")))
         self.ask()
 
     def _hear_late(self, request_id: int, message: Message) -> None:
@@ -194,12 +199,17 @@ class Requests:
         self._drop(job, GRN_FAILED_STATUS, "not started", outcome.CANCELLED)
 
     def _give_back(self, grant: Message) -> None:
-        if not grant.get("nested"):
+        if grant.get("nested"):
+            self._link.send([{"op": "leave", "id": grant["id"]}])
+        else:
             release = {"op": "release", "id": self.next_id(), "lease": grant["lease"]}
             self._link.send([{**release, "exit_code": None, "signal": None, "stopped": True}])
 
     def _drop(self, job: Job, status: int, problem: str, result: str = outcome.FAILED) -> None:
-        job.fail(status, problem, result)
+        if job.tries and (job.overdue or result != outcome.CANCELLED):
+            job.note = f"not run again: {problem}"  # how it ended says more than why it was not
+        else:
+            job.fail(status, problem, result)
         job.move(OVER)
         self._over(job)
 
@@ -208,7 +218,8 @@ class Requests:
     def _set_deadline(self, request_id: int, job: Job) -> None:
         job.overdue = False
         if self._conduct.wait_s is not None:
-            self._loop.later(self._conduct.wait_s, lambda: self._is_due(request_id, job))
+            left_s = max(0.0, self._conduct.wait_s - self._late_s)
+            self._loop.later(left_s, lambda: self._is_due(request_id, job))
 
     def _is_due(self, request_id: int, job: Job) -> None:
         """Withdraw a request whose time is up, once the broker has looked at it at all."""
@@ -225,6 +236,8 @@ class Requests:
         if self._waiting.get(request_id) is job:
             del self._waiting[request_id]
             self._withdrawn.add(request_id)
+            # If it hangs, it finds this behind our request when it listens again.
+            self._link.send([{"op": "cancel", "id": request_id}])
             self._expire(job)
             self.ask()
 

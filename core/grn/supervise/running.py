@@ -10,6 +10,8 @@ import errno
 import os
 
 from grn.rules.environment import job_environment
+from grn.rules.outcome import killed_for_host_ram
+from grn.supervise.hostram import KillCount
 from grn.supervise.job import LEAVING, RUNNING
 from grn.supervise.spawn import NOT_EXECUTABLE, NOT_FOUND, exec_failure
 from grn.supervise.stopping import Stopper
@@ -61,6 +63,7 @@ class Running:
         self._jobs: dict[Owner, Job] = {}
         self._mains: dict[int, Job] = {}
         self._warned: set[str] = set()
+        self._kill_count = KillCount()
 
     @property
     def jobs(self) -> Sequence[Job]:
@@ -72,6 +75,8 @@ class Running:
         job.move(RUNNING)
         job.grant = grant
         job.tries += 1
+        job.begin_again()
+        job.kills = self._kill_count.read()
         env = self._environment(grant)
         try:
             descriptors = self._outputs.open(job)
@@ -181,6 +186,7 @@ class Running:
         else:
             job.exit_code = os.WEXITSTATUS(status)
         self._note_exec_failure(job)
+        self._note_host_ram(job)
         for stream in job.streams:
             stream.drain()
         if self._leaves_at_once(job):
@@ -204,6 +210,19 @@ class Running:
             status = NOT_FOUND if problem == errno.ENOENT else NOT_EXECUTABLE
             job.fail(status, exec_failure(problem, job.words[0]))
 
+    def _note_host_ram(self, job: Job) -> None:
+        if (
+            job.failed()
+            and not job.stopped
+            and killed_for_host_ram(
+                exit_code=job.exit_code,
+                signal=job.signal,
+                kills_before=job.kills,
+                kills_after=self._kill_count.read(),
+            )
+        ):
+            job.note = "killed by the kernel for host RAM"
+
     def _stop_leftovers(self, job: Job) -> None:
         if job.owner is not None:
             self._stopper.begin(
@@ -218,12 +237,18 @@ class Running:
         owner = job.owner
         if owner is None or owner not in self._jobs or self._stopper.is_stopping(owner):
             return
-        self._look()
-        heir = owner if self._single else None
-        if self._census.take([owner], heir=heir, everywhere=False)[owner]:
+        if self._has_leftovers(owner):
             self._loop.later(_LOOK_AT_LEFTOVERS_S, lambda: self._wait_for_leftovers(job))
         else:
             self._finish(job)
+
+    def _has_leftovers(self, owner: Owner) -> bool:
+        self._look()
+        heir = owner if self._single else None
+        try:
+            return bool(self._census.take([owner], heir=heir, everywhere=False)[owner])
+        except OSError:  # nobody can say now
+            return True
 
     def _is_gone(self, job: Job, survivors: Iterable[int]) -> None:
         self.reap()  # the main process may be a zombie that was not asked for its status yet

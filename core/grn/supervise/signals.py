@@ -51,12 +51,17 @@ class Arrival:
 
 
 class Signals:
-    """Takes the steering signals and SIGCHLD over, for the rest of this process's life."""
+    """Takes the steering signals and SIGCHLD over, for the rest of this process's life.
 
-    def __init__(self) -> None:
+    `window`: also the one that tells of another size of the terminal.
+    """
+
+    def __init__(self, *, window: bool = False) -> None:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         ignored = {number for number in _STEERING if signal.getsignal(number) == signal.SIG_IGN}
         self.taken = {signal.SIGCHLD, *_STEERING} - ignored - (blocked - {signal.SIGCHLD})
+        if window:
+            self.taken.add(signal.SIGWINCH)
         self._mask_before = blocked
         signal.pthread_sigmask(signal.SIG_BLOCK, {*self.taken, *_CHANGED_BY_PYTHON})
         for number in {*self.taken, *_CHANGED_BY_PYTHON} - {signal.SIGCHLD}:

@@ -9,6 +9,7 @@ every process gets SIGKILL, again and again. Processes that survive that (anothe
 in a driver) are named and given up after a while: waiting for them could last for ever, and the
 broker keeps their share booked as long as they hold device memory.
 
+Promises: that no descriptors are left, or no memory, puts a step off and ends nothing.
 Must not decide *whether* a job is to be stopped.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import signal
 
+from grn.supervise.spare import Spare
 from grn.supervise.tree import send
 
 TYPE_CHECKING = False
@@ -69,6 +71,7 @@ class Stopper:
         self._stops: dict[Owner, _Stop] = {}
         self._timer: Timer | None = None
         self._ticks = 0
+        self._spare = Spare()
 
     def begin(
         self,
@@ -115,34 +118,47 @@ class Stopper:
 
     def _tick(self) -> None:
         self._timer = None
-        self._prepare()
-        everywhere = self._ticks % _SCAN_ALL_EVERY == 0
-        self._ticks += 1
-        owners = list(self._stops)
-        heir = owners[0] if self.sweep and owners else None
-        found = self._census.take(owners, heir=heir, everywhere=everywhere)
-        if not everywhere and not all(found.values()):
-            found = self._census.take(owners, heir=heir, everywhere=True)
-        for stop in list(self._stops.values()):
-            self._advance(stop, found[stop.owner])
+        gone: list[tuple[_Stop, list[int]]] = []
+        with self._spare:
+            for stop, processes in self._look_around().items():
+                if self._is_over(stop, processes):
+                    gone.append((stop, sorted(processes)))
+        for stop, survivors in gone:
+            stop.on_gone(survivors)
         if self._stops and self._timer is None:
             self._schedule(_TICK_S)
 
-    def _advance(self, stop: _Stop, processes: dict[int, int]) -> None:
+    def _look_around(self) -> dict[_Stop, dict[int, int]]:
+        """Find the processes of all stops; nothing at all if nobody can look now."""
+        everywhere = self._ticks % _SCAN_ALL_EVERY == 0
+        owners = list(self._stops)
+        heir = owners[0] if self.sweep and owners else None
+        try:
+            self._prepare()
+            found = self._census.take(owners, heir=heir, everywhere=everywhere)
+            if not everywhere and not all(found.values()):
+                found = self._census.take(owners, heir=heir, everywhere=True)
+        except OSError:  # out of descriptors or memory: what is to be done is done later
+            return {}
+        self._ticks += 1
+        return {stop: found[owner] for owner, stop in self._stops.items()}
+
+    def _is_over(self, stop: _Stop, processes: dict[int, int]) -> bool:
+        """Take a stop one step on; tell whether it is over and its end is to be told."""
         over = self._loop.now() >= stop.deadline
         if not processes or (over and stop.phase == KILLED):
             del self._stops[stop.owner]
-            stop.on_gone(sorted(processes))
-            return
+            return True
         if over and stop.phase == ASKED and stop.reconsider():
             del self._stops[stop.owner]
-            return
+            return False
         if over:
             self._enter(stop, TERMINATED if stop.phase == ASKED else KILLED)
         if stop.phase == TERMINATED:
             self._terminate(stop, processes)
         elif stop.phase == KILLED:
             _signal_all(processes, signal.SIGKILL)
+        return False
 
     def _enter(self, stop: _Stop, phase: str) -> None:
         stop.phase = phase
@@ -155,15 +171,21 @@ class Stopper:
         fresh = {
             pid: start for pid, start in processes.items() if (pid, start) not in stop.terminated
         }
-        stop.terminated |= fresh.items()
-        _signal_all(fresh, signal.SIGTERM)
-        _signal_all(fresh, signal.SIGCONT)
+        reached = _signal_all(fresh, signal.SIGTERM)
+        stop.terminated |= reached.items()
+        _signal_all(reached, signal.SIGCONT)
 
 
-def _signal_all(processes: dict[int, int], number: int) -> None:
+def _signal_all(processes: dict[int, int], number: int) -> dict[int, int]:
+    """Signal all that can be; return those that need not be tried again."""
+    done: dict[int, int] = {}
     for pid, start in processes.items():
         try:
             send(pid, start, number)
         except PermissionError:
             # It runs as another user now (sudo). It is named when the stop is given up.
+            pass
+        except OSError:  # out of descriptors or memory, for now
             continue
+        done[pid] = start
+    return done

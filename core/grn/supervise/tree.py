@@ -12,7 +12,8 @@ job's, and since an orphan of theirs looks like an orphan of a job, there is no 
 Promises: a broker, though it may be our child, belongs to no job; a process is signalled through
 a pidfd after its start time was compared, so a reused number never gets another's signal; a list
 that comes back empty was so at one moment: a process that ends during the walk, and whose children
-so move elsewhere in the tree, makes the walk start again.
+so move elsewhere in the tree, makes the walk start again. Who could not look, for want of descriptors
+say, says so: not to see a process is no proof that it is gone.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 __all__ = ["Census", "Owner", "send"]
+
+_SELF = "/proc/self/stat"
 
 _PASSES = 10
 
@@ -62,6 +65,9 @@ class Census:
         """Return, for each owner, its living processes with their start times, parents first.
 
         `everywhere` also looks for marked processes that are not below us: one scan of all.
+
+        Raises:
+            OSError: `/proc` cannot be read now, so that nobody can say who lives.
         """
         dead: set[int] = set()
         found: dict[Owner, dict[int, int]] = {}
@@ -73,6 +79,8 @@ class Census:
             dead |= died
         if everywhere:
             self._add_strays(found)
+        if not all(found.values()):
+            os.close(os.open(_SELF, os.O_RDONLY | os.O_CLOEXEC))
         for owner, processes in found.items():
             owner.seen.update(processes)
         return found
@@ -149,6 +157,7 @@ def send(pid: int, start: int, number: int) -> bool:
 
     Raises:
         PermissionError: the process lives and is not ours to signal (it changed its user).
+        OSError: it cannot be reached now: descriptors or memory have run out.
     """
     try:
         fd = os.pidfd_open(pid)
@@ -156,6 +165,7 @@ def send(pid: int, start: int, number: int) -> bool:
         return False
     try:
         if procs.start_time(pid) != start:
+            os.close(os.open(_SELF, os.O_RDONLY | os.O_CLOEXEC))  # or it could not be read
             return False
         signal.pidfd_send_signal(fd, number)
     except ProcessLookupError:

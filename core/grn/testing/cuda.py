@@ -4,7 +4,9 @@ Promises: devices are visible exactly as CUDA_VISIBLE_DEVICES and CUDA_DEVICE_OR
 together never hold more than a device has, since a taker looks and books under one file lock; the
 errors read like those of the real thing, so that whoever searches a job's output finds them.
 
-With `meter=rss` memory is taken for real, in RAM, and no record is written.
+With `meter=rss` memory is taken for real, in RAM, and no record is written. Where the card's record
+says `acct=1`, the largest use of each process stays on record after its end, as in a driver's
+accounting.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ class SimulatedCuda:
             raise CudaError(f"RuntimeError: No CUDA GPUs are available ({exc})") from exc
         if not self.devices:
             raise CudaError("RuntimeError: No CUDA GPUs are available")
+        self._accounts = any(_keeps_accounts(self._directory, d.index) for d in self.devices)
         self._become_this_process()
 
     def after_fork(self) -> None:
@@ -75,9 +78,11 @@ class SimulatedCuda:
         self._become_this_process()
 
     def _become_this_process(self) -> None:
-        self._pid = os.getpid()
+        self._process = os.getpid()
+        self._pid = _pid_in_proc()
         self._start = procs.start_time(self._pid)
         self._held: dict[int, int] = {}
+        self._most: dict[int, int] = {}
         self._ballast: dict[int, bytearray] = {}
         name = f"{self._pid}-{self._start}"
         self._path = os.path.join(simfolder.procs_path(self._directory), name)
@@ -105,6 +110,7 @@ class SimulatedCuda:
             if self._real:
                 self._take_ram(ordinal, mib)
             self._held[ordinal] = mib
+            self._most[ordinal] = max(mib, self._most.get(ordinal, 0))
             if not self._real:
                 self._write()
 
@@ -112,7 +118,11 @@ class SimulatedCuda:
         """Give everything back; for the end of the process."""
         self._held = {}
         self._ballast = {}
-        if self._pid == os.getpid():
+        if self._process != os.getpid():
+            return
+        if self._accounts and self._most:
+            self._write()
+        else:
             simfolder.discard(self._path)
 
     def _look_again(self, device: SimDevice) -> SimDevice:
@@ -158,7 +168,29 @@ class SimulatedCuda:
             Holding(self.devices[ordinal].key, self._pid, mib, self._start, live=True).record()
             for ordinal, mib in self._held.items()
         ]
+        if self._accounts:
+            lines += [self._account(ordinal, mib) for ordinal, mib in self._most.items()]
         simfolder.write_file(self._path, "".join(lines))
+
+    def _account(self, ordinal: int, mib: int) -> str:
+        device = self.devices[ordinal]
+        keys: dict[str, object] = {"gpu": device.index, "pid": self._pid, "maxmem": f"{mib}M"}
+        if device.slice != simfolder.WHOLE:
+            keys |= {"gi": device.slice + 1, "ci": 0}
+        return simfolder.render("acct", keys)
+
+
+def _pid_in_proc() -> int:
+    """Return this process's pid as `/proc` has it: a driver too knows nothing of inner namespaces."""
+    try:
+        return int(os.readlink("/proc/self"))
+    except (OSError, ValueError):  # it is not visible there
+        return os.getpid()
+
+
+def _keeps_accounts(directory: str, index: int) -> bool:
+    records = simfolder.records_in(simfolder.read_file(simfolder.card_path(directory, index)))
+    return any(kind == "gpu" and keys.get("acct") == "1" for kind, keys in records)
 
 
 def _check_mode(device: SimDevice, others: list[Holding]) -> None:

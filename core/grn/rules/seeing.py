@@ -1,0 +1,226 @@
+"""What the devices say, taken into the books: use, strangers, health, and who uses what.
+
+A reading may leave things open. What nobody can say stays as it was last known: unknown is not
+nothing. Where the driver does not say what a process holds, the rise of a device's total stands in
+while one lease is alone there; a lease that had company even once is unmeasured.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grn.rules import events as ev
+from grn.rules.health import DeviceHealth, job_fault_xids
+from grn.rules.model import DeviceState, LeaseState
+from grn.rules.records import main_record
+
+if TYPE_CHECKING:
+    from grn.rules.ledger import Book, Booking
+    from grn.rules.machine import Machine
+    from grn.rules.model import Lease
+
+__all__ = ["sampled", "warnings"]
+
+_XIDS_KEPT = 8
+
+
+def sampled(machine: Machine, event: ev.Sampled) -> list[ev.Effect]:
+    """Take a look at all devices in: end what has drained, learn from what runs."""
+    effects: list[ev.Effect] = []
+    for reading in event.readings:
+        effects += _take(machine, reading, event.now)
+    for lease in list(machine.leases.values()):
+        lease.left_over = event.left_over.get(lease.id, ())
+        if _unread(machine, lease):
+            continue
+        if lease.state is LeaseState.DRAINING:
+            effects += machine.end_if_drained(lease)
+            continue
+        _sum_up(machine, lease)
+        was = lease.state
+        effects += machine.learning.sampled(lease, event.now)
+        if lease.state is not was:  # no longer alone: a successor must not restore it so
+            effects.append(ev.Record(main_record(lease)))
+    if any(isinstance(effect, ev.Learnt) for effect in effects):
+        machine.dirty = True
+    return effects
+
+
+def _take(machine: Machine, reading: ev.Reading, now: float) -> list[ev.Effect]:
+    book = machine.ledger.by_uuid.get(reading.uuid)
+    if book is None:
+        return []
+    before = (book.state, book.free_mib, book.usage_known)
+    effects = _take_health(machine, book, reading, now)
+    if reading.state is DeviceState.OK:
+        book.usage_known = reading.used_mib is not None
+        book.strangers = reading.strangers
+        if reading.leases is not None:
+            effects += _take_figures(machine, book, reading, reading.leases)
+        else:
+            _take_total(machine, book, reading)
+        effects += _take_holders(machine, book, reading)
+        _note_fullness(machine, book, reading)
+    machine.dirty |= before != (book.state, book.free_mib, book.usage_known)
+    return effects
+
+
+def _sum_up(machine: Machine, lease: Lease) -> None:
+    """Say of the lease what holds for any of its devices; figures that had gaps are no figures."""
+    books = [book for u in lease.uuids if (book := machine.ledger.by_uuid.get(u)) is not None]
+    bookings = [book.bookings[lease.id] for book in books]
+    lease.unseen = any(booking.unseen for booking in bookings)
+    held = max((booking.measured_mib for booking in bookings), default=0)
+    if held > lease.peak_mib:  # the source of a peak is that of the reading which made it
+        lease.by_delta = any(booking.by_delta for booking in bookings)
+    if any(booking.had_company for booking in bookings):
+        lease.samples = lease.peak_mib = 0
+        lease.history.clear()
+
+
+# -- health ---------------------------------------------------------------------------------------
+
+
+def _take_health(
+    machine: Machine, book: Book, reading: ev.Reading, now: float
+) -> list[ev.Effect]:
+    uuid = book.device.uuid
+    effects: list[ev.Effect] = []
+    health = machine.health.get(uuid)
+    if health is None and (reading.xids or reading.health is not None):
+        health = machine.health[uuid] = DeviceHealth()
+    if health is not None:
+        well = reading.state is DeviceState.OK
+        said = health.see(now, reading.xids, reading.health, read_well=well)
+        effects += [ev.Said("warning", f"device {book.device.index} ({uuid}): {x}") for x in said]
+    if reading.state is DeviceState.OK and health is not None and not health.usable:
+        book.state, book.reason = DeviceState.UNHEALTHY, health.reason
+    else:
+        book.state, book.reason = reading.state, reading.reason
+    faults = job_fault_xids(reading.xids)
+    for lease_id in book.bookings if faults else ():
+        lease = machine.leases[lease_id]
+        lease.xids = (*lease.xids, *faults)[-_XIDS_KEPT:]
+    return effects
+
+
+# -- who holds what -------------------------------------------------------------------------------
+
+
+def _take_figures(
+    machine: Machine, book: Book, reading: ev.Reading, held: dict[str, int]
+) -> list[ev.Effect]:
+    """Take in what each lease holds, as the driver says by process."""
+    effects: list[ev.Effect] = []
+    if reading.foreign_mib is not None:
+        # What leases hold on a device that they were not given is foreign to its books.
+        strays = sum(mib for lease_id, mib in held.items() if lease_id not in book.bookings)
+        book.foreign_mib = max(0, reading.foreign_mib) + strays
+        book.baseline_mib = book.foreign_mib
+    for lease_id, booking in book.bookings.items():
+        machine.ledger.measure(lease_id, reading.uuid, held.get(lease_id, 0))
+        booking.unseen = booking.by_delta = booking.had_company = False
+    for lease_id in held:
+        effects += _note_stray(machine, book, lease_id)
+    return effects
+
+
+def _take_holders(machine: Machine, book: Book, reading: ev.Reading) -> list[ev.Effect]:
+    """Take in who is there and what the driver recorded: known even where figures are not."""
+    for lease_id in book.bookings:
+        lease = machine.leases[lease_id]
+        lease.holders = reading.holders.get(lease_id, ())
+        lease.together |= len(lease.holders) > 1
+        recorded = reading.accounted.get(lease_id, 0)
+        lease.accounted_mib = max(lease.accounted_mib, recorded)
+    effects: list[ev.Effect] = []
+    for lease_id in reading.holders:
+        effects += _note_stray(machine, book, lease_id)
+    return effects
+
+
+def _note_stray(machine: Machine, book: Book, lease_id: str) -> list[ev.Effect]:
+    lease = machine.leases.get(lease_id)
+    uuid = book.device.uuid
+    if lease is None or lease_id in book.bookings or uuid in lease.strays:
+        return []
+    lease.strays = (*lease.strays, uuid)
+    return [ev.Said("warning", f"stray {_stray_text(machine, lease, uuid)}")]
+
+
+def _take_total(machine: Machine, book: Book, reading: ev.Reading) -> None:
+    """Make the best of a reading that does not say what leases hold."""
+    used = reading.used_mib
+    for booking in book.bookings.values():
+        booking.had_company |= len(book.bookings) > 1
+    alone = next(iter(book.bookings.items())) if len(book.bookings) == 1 else None
+    if used is not None and not book.bookings:
+        book.foreign_mib = book.baseline_mib = used
+    elif used is not None and alone is not None and _delta_holds(alone[1]):
+        machine.ledger.measure(alone[0], reading.uuid, max(0, used - book.baseline_mib))
+        alone[1].by_delta, alone[1].unseen = True, False
+    else:
+        if used is not None:
+            book.foreign_mib = max(0, used - book.booked_mib)
+        for booking in book.bookings.values():
+            booking.by_delta, booking.unseen = False, True
+
+
+def _delta_holds(booking: Booking) -> bool:
+    """Whether the rise of the total is the lease's: it was alone here ever since it began."""
+    return not booking.restored and not booking.had_company
+
+
+def _note_fullness(machine: Machine, book: Book, reading: ev.Reading) -> None:
+    """Remember whether a lease saw its device nearly full, and by whom, while it held memory.
+
+    After its end the device is emptier.
+    """
+    if reading.used_mib is None:
+        return
+    nearly = reading.used_mib * 50 >= book.device.total_mib * 49
+    for lease_id, booking in book.bookings.items():
+        if booking.measured_mib:
+            lease = machine.leases[lease_id]
+            others = book.committed_mib - booking.counts_mib + book.foreign_mib
+            kept = booking.measured_mib <= booking.booked_mib
+            intruded = others + booking.booked_mib > book.device.capacity_mib
+            lease.device_nearly_full = nearly
+            lease.filled_by_others = nearly and kept and intruded
+
+
+def _unread(machine: Machine, lease: Lease) -> bool:
+    """Whether nothing is known of the lease now: a device of it could not be read."""
+    books = [machine.ledger.by_uuid.get(uuid) for uuid in lease.uuids]
+    return any(
+        book is not None and book.state in (DeviceState.LOST, DeviceState.STALE) for book in books
+    )
+
+
+# -- in words -------------------------------------------------------------------------------------
+
+
+def warnings(machine: Machine) -> list[str]:
+    """Say what a person should know about the devices and who uses them."""
+    told = [
+        _stray_text(machine, lease, uuid) for lease in machine.leases.values() for uuid in lease.strays
+    ]
+    for book in machine.ledger.books:
+        if book.strangers:
+            pids = ", ".join(map(str, book.strangers[:8]))
+            told.append(
+                f"device {book.device.index}: the driver names process {pids}, which does not exist"
+                " here: run the broker in the host's pid namespace (containers: --pid=host). Until"
+                " then sizes are taken from the device's total, while a job is alone there"
+            )
+    return told
+
+
+def _stray_text(machine: Machine, lease: Lease, uuid: str) -> str:
+    books = machine.ledger.by_uuid
+    given = ", ".join(str(books[u].device.index) for u in lease.uuids if u in books) or "none"
+    name = lease.request.label or lease.type
+    return (
+        f"lease {lease.id} ({name!r}) uses device {books[uuid].device.index}, which it was not"
+        f" given (it was given: {given}): does the job set its own CUDA_VISIBLE_DEVICES?"
+    )
