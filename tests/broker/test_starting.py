@@ -124,14 +124,17 @@ def _only_one_serves(env: BrokerEnv, pair: list[Any]) -> Any:
 
 @pytest.fixture
 def short_folder() -> Iterator[str]:
-    """Make a folder whose path is short; what falls back to the private folder is removed."""
+    """Make a folder whose path is short; what falls back to the private folder is removed.
+
+    To be asked for before `new_env`: brokers are to end first, or they make their folders again.
+    """
     with tempfile.TemporaryDirectory(prefix="grn-", dir="/tmp") as folder:
         yield folder
 
 
 @pytest.mark.parametrize(("length", "wide"), [(107, 0), (108, 0), (130, 0), (100, 10)], ids=str)
 def test_broker_and_client_agree_on_a_long_path(
-    new_env: NewEnv, short_folder: str, length: int, wide: int
+    short_folder: str, new_env: NewEnv, length: int, wide: int
 ):
     """Up to 107 bytes the path is used as it is; beyond, both find the same shorter one."""
     name = ("é" * wide).ljust(length - len(short_folder) - 1, "s")
@@ -165,7 +168,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run proces
 
 
 @as_root
-def test_two_users_have_a_broker_each(new_env: NewEnv, short_folder: str):
+def test_two_users_have_a_broker_each(short_folder: str, new_env: NewEnv):
     """Each user's broker starts, in a private folder, with a private socket, whatever the umask."""
     os.chmod(short_folder, 0o1777)  # noqa: S103 - as the temp folder is
     found = set()
@@ -187,7 +190,7 @@ def test_two_users_have_a_broker_each(new_env: NewEnv, short_folder: str):
 
 
 @as_root
-def test_a_folder_planted_by_another_user_is_refused(new_env: NewEnv, short_folder: str):
+def test_a_folder_planted_by_another_user_is_refused(short_folder: str, new_env: NewEnv):
     """A private folder that somebody else owns is refused with its owner's number."""
     planted = os.path.join(short_folder, f"grn-{os.geteuid()}")
     os.mkdir(planted, 0o700)

@@ -6,7 +6,8 @@ import json
 import shlex
 from typing import TYPE_CHECKING
 
-from tests.scenarios.standin import line
+from tests.env import eventually
+from tests.scenarios.standin import line, touch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,3 +100,32 @@ def test_the_mark_of_a_lease_that_has_ended_is_no_obstacle(new_run: NewRun) -> N
     assert (device, memory) == ("0", "10000")
     nested = run("-q", "--wait=20", SHOW, environ={"GRN_LEASE": "garbage \udcff"})
     assert nested.returncode == 0, nested.stderr
+
+
+def test_what_inner_commands_declare_is_added_up(new_run: NewRun) -> None:
+    """Three commands of 4000 MiB inside a lease of 4000 MiB run one after the other, none fails."""
+    run = new_run("sim:1x10000MiB")
+    job = line("--memory=4000MiB", "--seconds=0.3")
+    nested = inner(run, "--json", "--memory=4000MiB", job, job, job)
+    done = run("-q", "--memory=4000MiB", "--type=outer", nested)
+    jobs = json.loads(done.stdout)["jobs"]
+    assert [job["exit_code"] for job in jobs] == [0, 0, 0], done.stderr
+    assert sum(1 for job in jobs if job["waited_s"] > 0.2) == 2
+    (known,) = run.env.talker().profiles()
+    assert known["peak_mib"] == 4000
+
+
+def test_an_inner_command_in_the_background_keeps_the_lease(new_run: NewRun) -> None:
+    """The room of a command that left another one in it is free when that has ended, too."""
+    run = new_run("sim:1x10000MiB")
+    begun, end = run.path("begun"), run.path("end")
+    until = "until [ -e {} ]; do sleep 0.02; done"
+    nested = inner(run, f"touch {begun}; {until.format(end)}")
+    both = f"{nested} >/dev/null 2>&1 & {until.format(begun)}"
+    done = run("-q", "--memory=4000MiB", both)
+    assert done.returncode == 0, done.stderr
+    assert [lease["state"] for lease in run.env.status()["leases"]] == ["draining"]
+    assert run.env.status()["devices"][0]["free_mib"] == 6000
+    touch(end)
+    eventually(lambda: run.env.status()["leases"] == [])
+    assert run.env.status()["devices"][0]["free_mib"] == 10000

@@ -10,7 +10,7 @@ from grn.rules.outcome import MORE, NOTHING, SAME
 from grn.supervise.job import Job
 from grn.supervise.retrying import following, note_attempt, tried
 
-ALONE = {"memory_mib": "whole", "largest": True}
+ALONE = {"memory_mib": "whole", "largest": True, "policy": "spread"}
 
 
 def a_job(tries: int, **request: Any) -> Job:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +16,8 @@ from grn.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.supervise.grnrun import GrnRun
 
 
 def refused(*argv: str) -> str:
@@ -209,3 +213,29 @@ def test_a_command_is_shortened_to_one_line() -> None:
     """Labels stay short and printable."""
     assert shortened("a\n  b\tc", 10) == "a b c"
     assert shortened("abcdefghijkl", 10) == "abcdefgh.."
+
+
+def test_a_type_that_is_too_long_is_bad_input(tmp_path: Path) -> None:
+    """One line names it, the status is 2, and no broker is needed to say so."""
+    done = subprocess.run(
+        [sys.executable, "-m", "grn", "run", f"--type={'x' * 65537}", "--", "true"],
+        env={**os.environ, "GRN_SOCKET": str(tmp_path / "none")},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"grn run: --type: 65537 characters; at most 65536 are possible\n"
+
+
+def test_a_type_of_the_greatest_length_is_taken() -> None:
+    """The limit itself is within it; a command's own words make a shorter type anyway."""
+    assert len(build_jobs(parse([f"--type={'x' * 65536}", "--", "true"]), {})[0].type) == 65536
+    assert len(build_jobs(parse(["--", "true", "x" * 90000]), {})[0].type) <= 4096
+
+
+def test_what_the_broker_calls_bad_input_is_status_2(grn_run: GrnRun) -> None:
+    """Also in what it finds in our environment."""
+    done = grn_run("--", "true", environ={"GRN_LEASE": "x" * 65537})
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"grn run: outer: ")
+    assert done.stderr.count(b"\n") == 1

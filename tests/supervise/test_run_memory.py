@@ -128,11 +128,13 @@ def test_alone_means_on_the_largest_device(
 ) -> None:
     """What needs more than the smaller device has gets the larger one, and is done."""
     grn_run = GrnRun(new_env("sim:1x4000MiB,1x8000MiB"), tmp_path)
-    words = ("--memory=3500", "--policy=pack", "--retries-on-oom=2")
+    words = ("--memory=1000", "--policy=pack", "--retries-on-oom=2")
     done = grn_run(*words, "--status-fd=1", "--", *JOB, "--memory=7000")
     assert done.returncode == 0, done.stderr
     assert b"alone on the largest device" in done.stderr
-    assert [len(attempt["devices"]) for attempt in json.loads(done.stdout)["attempts"]] == [1, 1, 1]
+    attempts = json.loads(done.stdout)["attempts"]
+    assert [attempt["devices"] for attempt in attempts] == [[0], [0], [1]]
+    assert attempts[-1]["booked_mib"] == 8000
 
 
 def test_a_retry_that_is_not_granted_leaves_the_commands_own_end(grn_run: GrnRun) -> None:
@@ -177,27 +179,28 @@ def test_memory_taken_at_once_and_kept_is_told(grn_run: GrnRun) -> None:
 @pytest.fixture
 def small_group() -> Iterator[str]:
     """Return a control group with 64 MiB of RAM and no swap, where we may make one."""
-    name = f"grn-test-{os.getpid()}"
-    for root, limits in (
-        ("/sys/fs/cgroup/memory", {"limit_in_bytes": 64 << 20, "swappiness": 0}),
-        ("/sys/fs/cgroup", {"max": 64 << 20, "swap.max": 0}),
-    ):
-        path = f"{root}/{name}"
-        try:
-            os.mkdir(path)
-        except OSError:
-            continue
-        try:
-            for key, value in limits.items():
-                with open(f"{path}/memory.{key}", "w", encoding="ascii") as file:
-                    file.write(str(value))
-        except OSError:
-            os.rmdir(path)
-            continue
-        yield path
-        eventually(lambda: _removed(path), what="the end of the control group")
-        return
-    pytest.skip("no control group of our own can be made here")
+    path = _small_group("/sys/fs/cgroup/memory", "limit_in_bytes", "swappiness")
+    path = path or _small_group("/sys/fs/cgroup", "max", "swap.max")
+    if path is None:
+        pytest.skip("no control group of our own can be made here")
+    yield path
+    eventually(lambda: _removed(path), what="the end of the control group")
+
+
+def _small_group(root: str, limit: str, swap: str) -> str | None:
+    path = f"{root}/grn-test-{os.getpid()}"
+    try:
+        os.mkdir(path)
+    except OSError:
+        return None
+    try:
+        for key, value in ((limit, 64 << 20), (swap, 0)):
+            with open(f"{path}/memory.{key}", "w", encoding="ascii") as file:
+                file.write(str(value))
+    except OSError:
+        os.rmdir(path)
+        return None
+    return path
 
 
 def _removed(path: str) -> bool:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["following", "note_attempt", "tried"]
 
 _TRIES_BESIDE_OTHERS = 3
+# Packed, it would get the smallest device where the largest one cannot be asked for.
+_ALONE = {"memory_mib": "whole", "largest": True, "policy": "spread"}
 
 
 def following(
@@ -40,7 +42,7 @@ def following(
         return None
     is_last = left == 1 and job.tries > 1
     if next_mib is None or is_last or job.tries >= _TRIES_BESIDE_OTHERS:
-        return {"memory_mib": "whole", "largest": True}
+        return dict(_ALONE)
     return {"memory_mib": next_mib}
 
 

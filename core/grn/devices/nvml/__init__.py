@@ -11,9 +11,12 @@ The zygote imports the binding once, calls nothing and has one thread; forked fr
 a few pages and a few milliseconds, and loads the library anew (it may have been upgraded). A worker
 initialises NVML, finds its card, says what it found, and answers. When a call tells that the card
 or the driver is gone, it says so and ends: a fresh one in its place, after a while, is the one cure
-for everything. Broker side: `opening` finds the cards, `choice` applies the mask, `backend` asks,
-`link` is one card as the broker sees it, `nursery` holds the zygote. Worker side: `zygote`, `worker`,
-`binding`, `survey`, `reader`, `memory`, `processes`, `accounting`, `events`, `health`.
+for everything.
+
+Broker side: `opening` finds the cards (`found`), `choice` applies the mask, `backend` asks them all in
+a `round`, `link` is one card as the broker sees it, `readings` its answers, `nursery` holds the zygote
+and `channel` is a socket to a worker. Worker side: `zygote`, `worker`, `binding`, `survey`, `reader`,
+`memory`, `processes`, `accounting`, `events`, `health`.
 
 Rejected: threads (a stuck one cannot be ended, and the binding holds one lock for all); one child
 for all cards (a bad card would hide the good ones); `subprocess` for each worker (20 MiB and 100 ms

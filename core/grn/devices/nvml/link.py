@@ -206,10 +206,10 @@ class Link:
             self._doubt(why)
         self.clean = False
         self._asked_s = None
+        self._be_reborn()
         waiting, self._rounds, self._next = [*self._rounds, *self._next], [], []
         for each in waiting:
             each.answered(self)
-        self._be_reborn()
 
     def _watch(self) -> None:
         if self._watchdog is None and self._loop is not None:
