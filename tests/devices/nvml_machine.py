@@ -102,17 +102,22 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(
-    box: Box, *, spec: str = "nvml", mask: str | None = None, deadline_s: float = PATIENCE_S / 2
+    box: Box,
+    *,
+    spec: str = "nvml",
+    mask: str | None = None,
+    deadline_s: float = PATIENCE_S / 2,
+    repeat_s: float | None = None,
 ) -> Iterator[Cards]:
     """Open the cards of a box, closed at the end.
 
     The deadline is by default one that no busy machine misses; a test of what happens when it is
-    missed has a shorter one, and a reading then stands for twice as long.
+    missed has a shorter one, and a reading then stands for twice as long, or `repeat_s`.
     """
     with pytest.MonkeyPatch.context() as patch, environment(box.environ):
         patch.setattr(links, "DEADLINE_S", deadline_s)
         if deadline_s < PATIENCE_S / 2:
-            patch.setattr(links, "REPEAT_S", 2 * deadline_s)
+            patch.setattr(links, "REPEAT_S", repeat_s or 2 * deadline_s)
         backend = open_backend(spec, mask=mask, state_dir=box.folder)
         assert isinstance(backend, NvmlBackend), backend.note
         cards = Cards(backend)

@@ -76,13 +76,10 @@ def test_a_stuck_card_is_stale_and_the_others_are_fresh(new_box: NewBox) -> None
         assert time.monotonic() - begun < PATIENCE_S, "somebody waited for the stuck card"
 
 
-def test_a_missed_reading_is_repeated_for_a_moment(
-    new_box: NewBox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missed_reading_is_repeated_for_a_moment(new_box: NewBox) -> None:
     """One late answer is no reason to stop: the last reading stands for a second."""
     box = new_box(base=70)
-    with opened(box, deadline_s=SOON_S) as cards:
-        monkeypatch.setattr(links, "REPEAT_S", LONG_S)
+    with opened(box, deadline_s=SOON_S, repeat_s=LONG_S) as cards:
         cards.until(first_is("ok"))
         box.fail(MEMORY, delay_s=LONG_S)
         reading = cards.ask()[0]
@@ -198,13 +195,12 @@ def test_a_killed_zygote_is_replaced_with_all_its_workers(new_box: NewBox, impat
         cards.until(lambda readings: {r.state for r in readings} == {"ok"})
 
 
-def test_closing_ends_all_helpers(new_box: NewBox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_ends_all_helpers(new_box: NewBox) -> None:
     """Nothing is left of a backend that was closed, stuck workers included."""
     box = new_box("2x10000MiB")
-    with opened(box) as cards:
+    with opened(box, deadline_s=SOON_S) as cards:
         cards.ask()
         helpers = [cards.backend.nursery.zygote_pid, *cards.worker_pids()]
-        monkeypatch.setattr(links, "DEADLINE_S", SOON_S)
         box.fail(MEMORY, card=0, delay_s=LONG_S)
         eventually(lambda: is_late(cards))
     for pid in helpers:

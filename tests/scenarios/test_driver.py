@@ -60,6 +60,7 @@ def test_without_figures_by_process_the_total_is_taken(new_run: NewRun) -> None:
     """Where the driver gives no process's memory, a lone job's size is the rise of the device."""
     run = new_run("nvml:1x10000MiB")
     box_of(run.env).set(0, procmem="N/A", base=500)
+    eventually(lambda: device(run.env)["foreign_mib"] == 500, what="what is used before")
     known = learn(run, 3000)
     assert (known["source"], known["estimate_mib"]) == ("device-delta", 3000)
 

@@ -234,3 +234,17 @@ def test_success_is_success_whatever_was_printed(grn_run: GrnRun) -> None:
     assert grn_run("-q", "--retries-on-oom=3", "--", "sh", "-c", line).returncode == 0
     with open(grn_run.path("tries"), encoding="ascii") as file:
         assert file.read() == "x\n"
+
+
+def test_a_signal_while_it_waits_to_run_again_ends_us_by_it(grn_run: GrnRun) -> None:
+    """A retry that was not started is nobody's failure: a shell sees the signal."""
+    holder = grn_run.start("-q", "--memory=6000", "--gpus=2", "--", "sh", "-c", HOLD)
+    grn_run.wait_for("holds")
+    script = "echo CUDA out of memory >&2; exit 3"
+    run = grn_run.start("--memory=1900", "--retries-on-oom=1", "--", "sh", "-c", script)
+    eventually(lambda: grn_run.env.status()["waiters"], what="the second request")
+    run.terminate()
+    assert run.wait(PATIENCE_S) == -signal.SIGTERM
+    with open(grn_run.path("go"), "w", encoding="ascii"):
+        pass
+    assert holder.wait(PATIENCE_S) == 0

@@ -249,7 +249,7 @@ _OPTIONS = (
     _Option(
         "--retries-on-oom",
         "N",
-        "when device memory ran out run again, with more, the last time alone on the largest device",
+        "when device memory ran out, run again with more, at last alone on the largest device",
         _count("--retries-on-oom"),
     ),
     _Option(

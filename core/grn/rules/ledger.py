@@ -31,6 +31,23 @@ class InvariantError(AssertionError):
 
 
 @dataclass(slots=True)
+class Pool:
+    """CPUs, or MiB of RAM. `total=None`: unknown, hence unaccounted, and never a reason to wait."""
+
+    name: str
+    total: int | None
+    booked: int = 0
+
+    def fits(self, wish: int | None) -> bool:
+        """Whether the wish can be met now."""
+        return not wish or self.total is None or self.booked + wish <= self.total
+
+    def possible(self, wish: int | None) -> bool:
+        """Whether the wish could be met on an idle machine."""
+        return not wish or self.total is None or wish <= self.total
+
+
+@dataclass(slots=True)
 class Booking:
     """One lease on one device: what is set aside, and what its processes were last seen to hold."""
 
@@ -69,6 +86,8 @@ class Book:
     bookings: dict[str, Booking] = field(default_factory=dict)
     alone: str | None = None
     """The lease that must not share this device: a probe or a whole-device lease."""
+    ram: Pool | None = None
+    """The host's RAM, if the device's memory is part of it."""
 
     @property
     def room_mib(self) -> int:
@@ -79,7 +98,9 @@ class Book:
     def free_mib(self) -> int:
         """MiB that can be granted now; never negative, also when jobs outgrew their bookings."""
         free = self.device.capacity_mib - self.foreign_mib - self.committed_mib
-        return max(0, free)  # asked for each device and request: max() is a call
+        if self.ram is not None and self.ram.total is not None:
+            free = min(free, self.ram.total - self.ram.booked)
+        return max(0, free)
 
     @property
     def measured_mib(self) -> int:
@@ -93,20 +114,12 @@ class Book:
 
 
 @dataclass(slots=True)
-class Pool:
-    """CPUs, or MiB of RAM. `total=None`: unknown, hence unaccounted, and never a reason to wait."""
+class _Pooled:
+    """What one lease takes of the machine. `on_devices_mib` is device memory that is host RAM."""
 
-    name: str
-    total: int | None
-    booked: int = 0
-
-    def fits(self, wish: int | None) -> bool:
-        """Whether the wish can be met now."""
-        return not wish or self.total is None or self.booked + wish <= self.total
-
-    def possible(self, wish: int | None) -> bool:
-        """Whether the wish could be met on an idle machine."""
-        return not wish or self.total is None or wish <= self.total
+    cpus: int
+    ram_mib: int
+    on_devices_mib: int = 0
 
 
 class Ledger:
@@ -119,7 +132,9 @@ class Ledger:
             raise InvariantError("a device is listed twice")
         self.cpus = Pool("CPUs", cpus)
         self.ram = Pool("MiB of RAM", ram_mib)
-        self._pooled: dict[str, tuple[int, int]] = {}
+        for book in self.books:
+            book.ram = self.ram if book.device.shares_ram else None
+        self._pooled: dict[str, _Pooled] = {}
 
     def place(
         self,
@@ -148,9 +163,12 @@ class Ledger:
             book.bookings[lease] = Booking(mib)
             book.committed_mib += mib
             book.alone = lease if alone else None
-        self._pooled[lease] = (cpus or 0, ram_mib or 0)
-        self.cpus.booked += cpus or 0
-        self.ram.booked += ram_mib or 0
+        self._pool(lease, cpus or 0, ram_mib or 0, mib * sum(b.ram is not None for b in books))
+
+    def _pool(self, lease: str, cpus: int, ram_mib: int, on_devices_mib: int) -> None:
+        self._pooled[lease] = _Pooled(cpus, ram_mib, on_devices_mib)
+        self.cpus.booked += cpus
+        self.ram.booked += ram_mib + on_devices_mib
 
     def restore(
         self, lease: str, uuids: tuple[str, ...], mib: int, *, alone: bool, cpus: int, ram_mib: int
@@ -163,9 +181,8 @@ class Ledger:
             book.bookings[lease] = Booking(mib, restored=True)
             book.committed_mib += mib
             book.alone = lease if alone else book.alone
-        self._pooled[lease] = (cpus, ram_mib)
-        self.cpus.booked += cpus
-        self.ram.booked += ram_mib
+        books = [self.by_uuid[uuid] for uuid in uuids if uuid in self.by_uuid]
+        self._pool(lease, cpus, ram_mib, mib * sum(book.ram is not None for book in books))
 
     def remove(self, lease: str, uuids: tuple[str, ...]) -> None:
         """Take a lease that has ended out of all books."""
@@ -177,9 +194,9 @@ class Ledger:
             book.committed_mib -= booking.counts_mib
             if book.alone == lease:
                 book.alone = None
-        cpus, ram_mib = self._pooled.pop(lease)
-        self.cpus.booked -= cpus
-        self.ram.booked -= ram_mib
+        pooled = self._pooled.pop(lease)
+        self.cpus.booked -= pooled.cpus
+        self.ram.booked -= pooled.ram_mib + pooled.on_devices_mib
 
     def rebook(self, lease: str, uuids: tuple[str, ...], mib: int) -> None:
         """Shrink the booking of a probe to what was learnt, and let others beside it."""
@@ -189,8 +206,11 @@ class Ledger:
                 continue
             booking = book.bookings[lease]
             book.committed_mib -= booking.counts_mib
-            booking.booked_mib = min(booking.booked_mib, mib)
+            before, booking.booked_mib = booking.booked_mib, min(booking.booked_mib, mib)
             book.committed_mib += booking.counts_mib
+            if book.ram is not None:
+                self._pooled[lease].on_devices_mib -= before - booking.booked_mib
+                self.ram.booked -= before - booking.booked_mib
             if book.alone == lease:
                 book.alone = None
 
@@ -204,10 +224,10 @@ class Ledger:
 
     def release_pools(self, lease: str) -> None:
         """Give CPUs and RAM back; a lease that drains keeps device memory only."""
-        cpus, ram_mib = self._pooled[lease]
-        self._pooled[lease] = (0, 0)
-        self.cpus.booked -= cpus
-        self.ram.booked -= ram_mib
+        pooled = self._pooled[lease]
+        self.cpus.booked -= pooled.cpus
+        self.ram.booked -= pooled.ram_mib
+        pooled.cpus = pooled.ram_mib = 0
 
     def check_invariants(self) -> None:
         """Raise `InvariantError` unless every promise of the books holds.
@@ -217,9 +237,9 @@ class Ledger:
         """
         for book in self.books:
             _check_book(book)
-        if self.cpus.booked != sum(cpus for cpus, _ in self._pooled.values()):
+        if self.cpus.booked != sum(pooled.cpus for pooled in self._pooled.values()):
             raise InvariantError("the CPU sum is wrong")
-        if self.ram.booked != sum(ram for _, ram in self._pooled.values()):
+        if self.ram.booked != sum(p.ram_mib + p.on_devices_mib for p in self._pooled.values()):
             raise InvariantError("the RAM sum is wrong")
         for pool in (self.cpus, self.ram):
             if pool.booked < 0 or (pool.total is not None and pool.booked > pool.total):

@@ -56,6 +56,8 @@ class Device:
     reserve_mib: int = 0
     headroom_mib: int = 0
     one_process: bool = False
+    shares_ram: bool = False
+    """Its memory is the host's RAM: what is booked here is booked there, too."""
     capacity_mib: int = field(init=False)
     """MiB that may be handed out when nobody else uses the device."""
 

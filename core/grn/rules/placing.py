@@ -75,6 +75,7 @@ class Placer:
     ) -> None:
         self._note = f" ({note})" if note else ""
         self._ledger = ledger
+        self._shares_ram = any(book.ram is not None for book in ledger.books)
         self._smallest_mib = min((book.device.capacity_mib for book in ledger.books), default=0)
         self._profiles = profiles
         self._leases = leases
@@ -98,7 +99,12 @@ class Placer:
         if not books:
             return f"{_devices(count)} asked, this broker manages none{self._note}"
         wish = request.memory_mib
-        if request.allowed is None and count <= len(books) and (wish or 0) <= self._smallest_mib:
+        if (
+            request.allowed is None
+            and count <= len(books)
+            and (wish or 0) <= self._smallest_mib
+            and not self._shares_ram
+        ):
             return None  # as nearly always
         allowed = [book for book in books if self._allowed(book, request)]
         if len(allowed) < count and len(allowed) < len(books):
@@ -119,6 +125,13 @@ class Placer:
         large = sum(1 for book in allowed if book.device.capacity_mib >= wish)
         if large < count:
             return f"{_devices(count)} with {wish} MiB each asked, {large} of that size exist"
+        total = self._ledger.ram.total
+        both = wish * count + (request.ram_mib or 0)
+        if total is not None and both > total and all(book.ram is not None for book in allowed):
+            return (
+                f"{both} MiB asked of memory that device and host share, this machine offers"
+                f" {total} MiB"
+            )
         return None
 
     # -- what it needs --------------------------------------------------------------------------
@@ -161,12 +174,15 @@ class Placer:
             if need.wait:
                 return Waits(need.wait, for_room=False)
         fitting = [
-            (book.position, book.free_mib) for book, need in pairs if self._fits(book, need, head)
+            (book.position, book.free_mib)
+            for book, need in pairs
+            if self._fits(book, need, head)
+            and (book.ram is None or self._ram_suffices(book, need, request))
         ]
         chosen = choose(fitting, request.gpus, request.policy)
         if chosen is None:
             return Waits(self._why(request, pairs, head))
-        return self._placement([pair for pair in pairs if pair[0].position in chosen])
+        return self._placement([pair for pair in pairs if pair[0].position in chosen], request)
 
     def _candidates(self, request: Request, count: int) -> list[_Pair]:
         """Pair each device that would do for the request with what the request takes on it."""
@@ -193,10 +209,10 @@ class Placer:
         alone = any(self._is_alone(same, book) for book, _ in pairs)
         return [(book, replace(same, alone=alone)) for book, _ in pairs]
 
-    def _placement(self, pairs: list[_Pair]) -> Placement:
+    def _placement(self, pairs: list[_Pair], request: Request) -> Placement:
         alone = any(self._is_alone(need, book) for book, need in pairs)
         if alone:
-            mib = min(book.free_mib for book, _ in pairs)
+            mib = min(_left(book, request) for book, _ in pairs)
         else:
             mib = max(need.mib or 0 for _, need in pairs)
         probe = any(need.probe for _, need in pairs)
@@ -221,6 +237,11 @@ class Placer:
             half = book.room_mib * _LEAST_ROOM_FOR_ALONE >= book.device.capacity_mib
             return not book.bookings and half and enough and book.free_mib > 0
         return (need.mib or 0) <= book.free_mib
+
+    def _ram_suffices(self, book: Book, need: Need, request: Request) -> bool:
+        """Whether host RAM, of which the device's memory is a part, has room for both wishes."""
+        left = _left(book, request)
+        return left > 0 if self._is_alone(need, book) else (need.mib or 0) <= left
 
     def _delays(self, book: Book, need: Need, head: Reservation | None) -> bool:
         if head is None:
@@ -348,6 +369,11 @@ class Placer:
         if head is not None and book.device.uuid in head.needs_mib and self._fits(book, need, None):
             text += ", kept for the request at the head of the queue"
         return text
+
+
+def _left(book: Book, request: Request) -> int:
+    """MiB free on a device beside the host RAM that the same request takes."""
+    return book.free_mib - ((request.ram_mib or 0) if book.ram is not None else 0)
 
 
 def _large_enough(pairs: list[_Pair], count: int) -> list[_Pair]:

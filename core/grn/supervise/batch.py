@@ -156,9 +156,9 @@ class Batch:
                 self._running.reap()
                 continue
             if arrival.number == signal.SIGWINCH:
-                self._outputs.resize()
-                # What the terminal sent came before the new size could be seen on stderr.
-                self._running.forward(arrival.number)
+                # What the terminal sent came before the new size could be seen.
+                if self._outputs.resize():
+                    self._running.forward(arrival.number)
                 continue
             if not self._left:  # only output is left, which may be stuck behind a stopped pager
                 self._abandoned = True

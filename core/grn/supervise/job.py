@@ -242,8 +242,9 @@ class Job:
 
     @property
     def never_started_by_choice(self) -> bool:
-        """Whether the run was stopped before the job's turn."""
-        return not self.tries and self.outcome == CANCELLED and not self.overdue
+        """Whether the run was stopped before the job's turn, the first one or another."""
+        never = self.own_status is not None and self.outcome == CANCELLED
+        return never and not self.overdue
 
     def failed(self) -> bool:
         """Tell whether the command ended badly by itself."""

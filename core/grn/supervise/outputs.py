@@ -149,17 +149,18 @@ class Outputs:
         self._twins[stream] = twin
         return twin.inner
 
-    def resize(self) -> None:
-        """Our terminal has another size: so have those that stand for it."""
+    def resize(self) -> bool:
+        """Our terminal has another size, so have those that stand for it; tell if there are any."""
         for twin in self._twins.values():
             try:
                 twin.resize()
             except OSError:  # ours was hung up; that is told by a signal of its own
-                return
+                return False
+        return bool(self._twins)
 
     def _broke(self, error: OSError) -> None:
-        met_by_the_job = isinstance(error, BrokenPipeError) or error.errno == errno.EIO
-        if self.mode == WATCH_ERRORS and met_by_the_job:
+        hung_up = error.errno == errno.EIO and bool(self._twins)
+        if self.mode == WATCH_ERRORS and (hung_up or isinstance(error, BrokenPipeError)):
             for stream in list(self._streams):
                 stream.close()
             return
