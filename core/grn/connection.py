@@ -253,7 +253,7 @@ def own_cores() -> int | None:
 def _manages(connection: Connection, wanted: str | None) -> bool:
     """Whether the broker manages the devices that were asked for by name, if any were."""
     managed = connection.broker["devices"]
-    if wanted is None or wanted == managed:
+    if wanted is None or wanted == managed or wanted.strip() in ("", "auto"):
         return True
     from grn.devices import canonical_spec  # noqa: PLC0415 - the texts are mostly equal
 

@@ -28,15 +28,17 @@ from grn.broker.journal import Journal
 from grn.broker.lock import InstanceLock, bind_socket, refuse_if_served, unlink_own
 from grn.broker.store import ProfileStore
 from grn.devices import canonical_spec, open_backend
+from grn.devices.booked import rule_device
 from grn.errors import GrnError
 from grn.rules.estimate import Margin
 from grn.rules.machine import Machine
 from grn.rules.messages import GrantWriter
-from grn.rules.model import Device, Policy
+from grn.rules.model import Policy
 from grn.rules.profiles import ProfileBook
 
 if TYPE_CHECKING:
     from grn.devices.base import Backend
+    from grn.rules.model import Device
     from grn.settings import Settings
 
 __all__ = ["main"]
@@ -156,7 +158,7 @@ def _assemble(
         writer=GrantWriter.for_mask(
             devices,
             mask=mask,
-            style=settings.mask_style or "auto",
+            style=_mask_style(settings, backend),
             extra=backend.job_env(),
         ),
         policy=Policy(settings.policy),
@@ -169,6 +171,11 @@ def _assemble(
     )
 
 
+def _mask_style(settings: Settings, backend: Backend) -> str:
+    """Numbers that would name other devices than ours are never handed out."""
+    return "uuid" if backend.numbers_differ else settings.mask_style or "auto"
+
+
 def _warn(core: BrokerCore, *warnings: str | None) -> None:
     for warning in warnings:
         if warning:
@@ -177,19 +184,8 @@ def _warn(core: BrokerCore, *warnings: str | None) -> None:
 
 
 def _rule_devices(settings: Settings, backend: Backend) -> list[Device]:
-    rule = settings.headroom_rule
     return [
-        Device(
-            uuid=info.uuid,
-            index=info.index,
-            model=info.name,
-            total_mib=info.total_mib,
-            reserve_mib=info.reserve_mib,
-            headroom_mib=backend.headroom_default.of(info.total_mib)
-            if rule is None
-            else max(int(info.total_mib * rule[0]), rule[1]),
-            one_process=info.exclusive_process or info.parent is not None,
-        )
+        rule_device(info, backend.headroom_default, settings.headroom_rule)
         for info in backend.devices
     ]
 

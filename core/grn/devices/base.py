@@ -118,6 +118,8 @@ class Backend(Protocol):
     """Narrowed by and in the order of the mask that the backend was opened with."""
     note: str
     """Why there are no devices, or fewer than the mask named; '' if there is nothing to say."""
+    numbers_differ: str
+    """Why jobs must be told their devices by UUID, not by number; '' if numbers are certain."""
 
     def job_env(self) -> dict[str, str]:
         """Return the variables that a job needs to find these devices."""

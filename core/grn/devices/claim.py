@@ -26,7 +26,7 @@ from grn.errors import BrokerUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Claims", "claim"]
+__all__ = ["Claims", "claim", "claimed_by"]
 
 _NAME = "\0grn-device-"
 _QUEUE = 4096
@@ -81,6 +81,11 @@ def claim(uuids: Sequence[str]) -> Claims:
             f"cannot claim the devices for this broker: {error.strerror or error}"
         ) from error
     return Claims(taken, elsewhere)
+
+
+def claimed_by(uuid: str) -> str | None:
+    """Name who has claimed a device, in words, without claiming it; `None` if nobody has."""
+    return _holder(_NAME + uuid)
 
 
 def _claim_one(name: str) -> socket.socket | str:

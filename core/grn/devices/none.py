@@ -21,6 +21,7 @@ class NoneBackend:
         self.headroom_default = HeadroomRule()
         self.devices: tuple[DeviceInfo, ...] = ()
         self.note = note
+        self.numbers_differ = ""
 
     def job_env(self) -> dict[str, str]:
         """Return nothing: there is nothing to find."""

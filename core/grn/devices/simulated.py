@@ -62,6 +62,7 @@ class SimulatedBackend:
         self._holdings: dict[str, tuple[Stamp, list[Holding]]] = {}
         self._seen: tuple[int, int] | None = None
         self._rss = RssMeter()
+        self.numbers_differ = ""
 
     def job_env(self) -> dict[str, str]:
         """Return the variable by which a simulated program finds its devices."""

@@ -183,7 +183,7 @@ def _allowed(mask: object, devices: Sequence[Device]) -> frozenset[str] | None:
         return frozenset(uuids[i] for i in parse_mask(mask, uuids).indices)
     count = max((device.index for device in devices), default=-1) + 1
     everything = ["" for _ in range(count)]
-    for device in devices:
+    for device in reversed(devices):  # of slices of one card a number means the first
         everything[device.index] = device.uuid
     return frozenset(everything[i] for i in parse_mask(mask, everything).indices) - {""}
 

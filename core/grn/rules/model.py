@@ -58,6 +58,11 @@ class Device:
     one_process: bool = False
     shares_ram: bool = False
     """Its memory is the host's RAM: what is booked here is booked there, too."""
+    parent: str | None = None
+    """Of a MIG slice: the card's UUID."""
+    bus_id: str | None = None
+    capabilities: tuple[tuple[str, str], ...] = ()
+    """What its driver could be asked, as (query, answer): for people, nothing decides by it."""
     capacity_mib: int = field(init=False)
     """MiB that may be handed out when nobody else uses the device."""
 

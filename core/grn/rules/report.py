@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from grn.rules.machine import Machine
     from grn.rules.model import Lease, Request
 
-__all__ = ["SCHEMA", "pages", "profiles_report", "status_report"]
+__all__ = ["SCHEMA", "device_report", "pages", "profiles_report", "status_report"]
 
 SCHEMA = 1
 
@@ -26,7 +26,7 @@ def status_report(machine: Machine, now: float, warnings: list[str]) -> dict[str
     ledger = machine.ledger
     return {
         "schema": SCHEMA,
-        "devices": [_device(book) for book in ledger.books],
+        "devices": [device_report(book) for book in ledger.books],
         "leases": [_lease(machine, lease, now) for lease in machine.leases.values()],
         "waiters": [_waiter(machine, request, now) for request in machine.line],
         "cpus": {"total": ledger.cpus.total, "booked": ledger.cpus.booked},
@@ -49,7 +49,8 @@ def pages(entries: Iterable[dict[str, Any]], limit: int) -> list[list[dict[str, 
     return pages
 
 
-def _device(book: Book) -> dict[str, Any]:
+def device_report(book: Book) -> dict[str, Any]:
+    """Describe one device by its page of the books."""
     device = book.device
     return {
         "index": device.index,
@@ -63,6 +64,9 @@ def _device(book: Book) -> dict[str, Any]:
         "measured_mib": book.measured_mib,
         "foreign_mib": book.foreign_mib,
         "leases": len(book.bookings),
+        "parent": device.parent,
+        "bus_id": device.bus_id,
+        "capabilities": [list(pair) for pair in device.capabilities],
     }
 
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from grn.devices.nvml.choice import Choice
     from grn.devices.nvml.nursery import Worker
 
-__all__ = ["NvmlBackend", "open_nvml"]
+__all__ = ["HEADROOM", "NvmlBackend", "open_nvml"]
+
+HEADROOM = HeadroomRule(256, 0.02)
 
 
 class NvmlBackend:
@@ -41,7 +43,7 @@ class NvmlBackend:
     ) -> None:
         self.spec = "nvml"
         self.meter = "device"
-        self.headroom_default = HeadroomRule(256, 0.02)
+        self.headroom_default = HEADROOM
         self.devices: tuple[DeviceInfo, ...] = tuple(devices)
         self.note = note
         self.numbers_differ = numbers_differ
