@@ -105,7 +105,6 @@ def test_an_error_event_takes_a_card_away(new_env: NewEnv) -> None:
     assert {grant["devices"][0]["uuid"] for grant in grants} == {device(env, 1)["uuid"]}
 
 
-@pytest.mark.xfail(strict=True, reason="a worker that loses its card tells no last error event")
 def test_a_card_that_fell_off_the_bus_is_not_trusted_at_once(new_env: NewEnv) -> None:
     """Back again, it gets no job until it has been well for a while."""
     env = new_env("nvml:2x10000MiB", **FAST)

@@ -106,6 +106,7 @@ class BrokerCore:
         self.turn = Turn(loop, self.settle)
         self.watcher = Watcher(loop)
         driver = cast("DrivenBackend", backend) if hasattr(backend, "ask") else None
+        self._driven = driver is not None
         self.sampler = Sampler(self, driver=driver, fast_s=fast_s, slow_s=slow_s)
 
     # -- time and steps -------------------------------------------------------------------------
@@ -177,7 +178,13 @@ class BrokerCore:
             connection.leases.add(lease.id)
             self.sampler.notice(lease)
         connection.reply(
-            self._writer.write(request_id, lease, nested=effect.nested, waited_s=waited)
+            self._writer.write(
+                request_id,
+                lease,
+                nested=effect.nested,
+                waited_s=waited,
+                by_uuid=self._driven and self.machine.ledger.lost,
+            )
         )
 
     def _reported(self, effect: ev.Reported) -> None:

@@ -136,6 +136,11 @@ class Ledger:
             book.ram = self.ram if book.device.shares_ram else None
         self._pooled: dict[str, _Pooled] = {}
 
+    @property
+    def lost(self) -> bool:
+        """Whether a device is gone: the others may be numbered anew by whoever counts them."""
+        return any(book.state is DeviceState.LOST for book in self.books)
+
     def place(
         self,
         lease: str,

@@ -243,9 +243,15 @@ class GrantWriter:
         return cls(devices, style=mask_style(mask) if style == "auto" else chosen, extra=extra)
 
     def write(
-        self, request_id: object, lease: Lease, *, nested: bool, waited_s: float
+        self,
+        request_id: object,
+        lease: Lease,
+        *,
+        nested: bool,
+        waited_s: float,
+        by_uuid: bool = False,
     ) -> dict[str, Any]:
-        """Tell a client of its lease."""
+        """Tell a client of its lease; `by_uuid` where numbers may mean other devices just now."""
         booked = lease.booked_mib
         said = [{**self._said[uuid], "booked_mib": booked} for uuid in lease.uuids]
         totals = [device["total_mib"] for device in said]
@@ -254,7 +260,7 @@ class GrantWriter:
             "id": request_id,
             "lease": lease.id,
             "gpus": lease.request.gpus,
-            "mask": self._mask(lease),
+            "mask": self._mask(lease, "uuid" if by_uuid else self._style),
             "devices": said,
             "memory_mib": booked if said else None,
             "fraction": None
@@ -269,8 +275,8 @@ class GrantWriter:
             "waited_s": waited_s,
         }
 
-    def _mask(self, lease: Lease) -> str | None:
+    def _mask(self, lease: Lease, style: Style) -> str | None:
         if lease.request.gpus is None:
             return None
         pairs = [(self._devices[uuid].index, uuid) for uuid in lease.uuids]
-        return render_mask(pairs, self._style) if pairs else ""
+        return render_mask(pairs, style) if pairs else ""

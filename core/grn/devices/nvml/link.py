@@ -142,7 +142,7 @@ class Link:
             elif "card" in message:
                 self._introduced(message["card"])
             else:
-                self._troubled(message["trouble"], message["reason"])
+                self._troubled(message)
         if worker.channel.ended:
             self._gone("the process that asks the driver for it died")
 
@@ -183,9 +183,14 @@ class Link:
         self._asked_s = None
         self._send([], health=False)
 
-    def _troubled(self, state: str, reason: str) -> None:
+    def _troubled(self, message: dict[str, Any]) -> None:
+        state: State = "lost" if message["trouble"] == "lost" else "stale"
+        reason = str(message["reason"])
         self._doubt(reason)
-        self._trouble = ("lost" if state == "lost" else "stale", reason)
+        self._trouble = (state, reason)
+        for uuid in self.uuids if message.get("xids") else ():
+            last = DeviceReading(uuid, state, reason, xids=tuple(message["xids"]))
+            self._carried[uuid] = _with(last, self._carried.get(uuid))
 
     # -- what goes wrong ------------------------------------------------------------------------
 

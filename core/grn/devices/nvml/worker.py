@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _CHUNK = 1 << 16
+_FELL_OFF_THE_BUS = 79
 _OF_THE_CARD = frozenset({INVALID_ARGUMENT, NOT_FOUND, UNKNOWN})
 """What a freshly initialised driver answers about a card that is not there, or not well."""
 
@@ -47,9 +48,20 @@ def serve(sock: socket.socket, binding: Any, wanted: dict[str, Any]) -> None:
         except binding.NVMLError as error:
             # Whether a code that may mean both is about the card, a fresh process will find out.
             state = "lost" if is_lost(error.value) else "stale"
-            _tell(sock, _trouble(state, error.value, binding))
+            _tell(sock, {**_trouble(state, error.value, binding), "xids": _last(reader, binding, state)})
             return
         _tell(sock, {"answer": question["number"], "at_s": time.monotonic(), **answer})
+
+
+def _last(reader: CardReader, binding: Any, state: str) -> list[int]:
+    """Return the events that led to the loss of a card; it may have been lost without a word."""
+    if state != "lost":
+        return []
+    try:
+        xids = [xid for xid, _, _ in reader.events.take()]
+    except binding.NVMLError:
+        xids = []
+    return xids or [_FELL_OFF_THE_BUS]
 
 
 def _begin(sock: socket.socket, binding: Any, wanted: dict[str, Any]) -> CardReader | None:

@@ -1,0 +1,154 @@
+"""The broker, its socket, its settings and its books. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grn.doctor.finding import Finding, note, ok, problem, told
+from grn.rules.units import format_mib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from grn.doctor.facts import Facts
+
+__all__ = ["findings"]
+
+_ABOUT = "broker"
+_LEAST_MIB, _LITTLE_MIB = 16, 512
+_NOTHING_GRANTED = "nothing new is granted"
+_MOST_WARNINGS = 20
+"""A finding each up to here; the rest is counted."""
+
+
+def findings(facts: Facts) -> Iterator[Finding]:
+    """Say what is true of settings, socket, broker, its books, and the state folder."""
+    if facts.settings_problem:
+        yield told("problem", "settings", facts.settings_problem, "correct it")
+    yield from _place(facts)
+    yield from _runs(facts)
+    if facts.broker.status is not None:
+        yield from _books(facts, facts.broker.status)
+    yield from _log(facts)
+    yield from _state(facts)
+
+
+def _place(facts: Facts) -> Iterator[Finding]:
+    place = facts.place
+    if place.problem:
+        yield told("problem", "socket", place.problem, "set GRN_SOCKET to a path of your own")
+        return
+    yield ok("socket", f"{place.path} ({place.chosen})")
+    if facts.broker.runs:
+        yield from _room("socket", "the journal beside the socket", place.free_mib)
+    elif place.obstacle:
+        yield problem(
+            "socket", place.obstacle, "set GRN_SOCKET to a path in a folder where you may write"
+        )
+    else:
+        yield from _room("socket", "the journal beside the socket", place.free_mib)
+
+
+def _room(about: str, what: str, free_mib: int | None) -> Iterator[Finding]:
+    if free_mib is None or free_mib >= _LITTLE_MIB:
+        return
+    text = f"{format_mib(free_mib)} of disk free for {what}"
+    if free_mib < _LEAST_MIB:
+        yield problem(about, text, "make room: without it nothing new is granted")
+    else:
+        yield note(about, text, "make room before it runs out")
+
+
+def _runs(facts: Facts) -> Iterator[Finding]:
+    broker, place = facts.broker, facts.place
+    if broker.problem:
+        who = "" if broker.lock_pid is None else f" (pid {broker.lock_pid} holds its lock)"
+        yield told("problem", _ABOUT, broker.problem + who, _not_asked(broker.lock_pid))
+    elif not broker.runs and place.is_system:
+        yield problem(
+            _ABOUT,
+            "this machine has a broker for all users, and it does not run",
+            "have its owner start it (grn broker), or set GRN_SOCKET for one of your own",
+        )
+    elif not broker.runs:
+        yield ok(_ABOUT, "none runs; `grn run` starts one")
+    else:
+        kind = "on demand" if broker.on_demand else "by hand or by a service"
+        yield ok(
+            _ABOUT,
+            f"pid {broker.pid} of {broker.user}, GRN {broker.release}, started {kind}",
+        )
+        yield from _other_release(facts)
+
+
+def _not_asked(pid: int | None) -> str:
+    if pid is None:
+        return "end what listens there, or set GRN_SOCKET to another path"
+    return f"if it hangs, end it (kill {pid}): jobs go on, and the next broker takes them over"
+
+
+def _other_release(facts: Facts) -> Iterator[Finding]:
+    if facts.broker.release and facts.release and facts.broker.release != facts.release:
+        yield note(
+            _ABOUT,
+            f"it is GRN {facts.broker.release}, and this is {facts.release}",
+            "grn broker stop; jobs go on, and the next `grn run` starts the new one",
+        )
+
+
+def _books(facts: Facts, status: Mapping[str, Any]) -> Iterator[Finding]:
+    devices, leases, waiters = status["devices"], status["leases"], status["waiters"]
+    managed = status.get("broker", {}).get("devices")
+    yield ok(
+        _ABOUT,
+        f"manages {managed}: {len(devices)} devices, {len(leases)} leases, {len(waiters)} waiting",
+    )
+    if facts.wanted_devices is not None and facts.wanted_devices not in (managed, "auto"):
+        yield note(
+            _ABOUT,
+            f"devices {facts.wanted_devices!r} are configured here, and it manages {managed!r}",
+            "grn broker stop; jobs go on, and the next `grn run` starts one with yours",
+        )
+    for device in devices:
+        if device["state"] != "ok":
+            text = f"device {device['index']} is {device['state']}, {device.get('reason', '')}"
+            yield told("problem", _ABOUT, text, "look at `dmesg` and `nvidia-smi -q`")
+    yield from _warnings(status["warnings"])
+
+
+def _warnings(warnings: list[str]) -> Iterator[Finding]:
+    for text in warnings[:_MOST_WARNINGS]:
+        yield told("problem" if _NOTHING_GRANTED in text else "note", _ABOUT, text)
+    if len(warnings) > _MOST_WARNINGS:
+        more = len(warnings) - _MOST_WARNINGS
+        yield note(_ABOUT, f"it has {more} more warnings", "grn status shows all")
+
+
+def _log(facts: Facts) -> Iterator[Finding]:
+    broker = facts.broker
+    if broker.log_warnings:
+        yield note(
+            "log", "last warnings: " + " | ".join(broker.log_warnings), f"the whole log: {broker.log}"
+        )
+
+
+def _state(facts: Facts) -> Iterator[Finding]:
+    state = facts.state
+    if state.obstacle:
+        yield problem("state", state.obstacle, "set GRN_STATE_DIR to a folder where you may write")
+    if state.store_problem:
+        yield told("problem", "state", state.store_problem)
+    elif not state.obstacle or state.store_mib is not None:
+        yield ok("state", f"{state.path}: {_profiles(facts)}")
+    yield from _room("state", "profiles", state.free_mib)
+    if state.free_files is not None and state.free_files < 1:
+        yield problem("state", f"no file can be made any more in {state.path}", "free some inodes")
+
+
+def _profiles(facts: Facts) -> str:
+    state = facts.state
+    if state.store_mib is None:
+        return "no profiles yet"
+    count = "profiles" if state.profiles is None else f"{state.profiles} profiles"
+    return f"{count}, {format_mib(state.store_mib)}"
