@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tests.bench import boot, command, dispatch, handover, lease, stage, throughput, upkeep
+from tests.bench import boot, command, dispatch, driver, handover, lease, stage, throughput, upkeep
 from tests.bench.figures import Figure, as_json, as_table
 from tests.bench.quiet import BUSY, wait_until_quiet
 
@@ -34,6 +34,7 @@ MEASURES: dict[str, Measure] = {
     "dispatch": dispatch.measure,
     "broker": upkeep.measure,
     "boot": boot.measure,
+    "driver": driver.measure,
 }
 
 

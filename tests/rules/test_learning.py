@@ -146,7 +146,7 @@ def test_a_full_device_is_remembered_after_the_end() -> None:
     stage.hold(job, 0)
     stage.finish(job, End(exit_code=1))
     report = _report(job)
-    assert (report.outcome, report.of_memory) == ("oom-suspected", True)
+    assert (report.outcome, report.remedy) == ("oom-suspected", "more")
 
 
 def test_cycles_end_a_probe_early() -> None:
@@ -360,7 +360,7 @@ def test_an_oom_on_a_device_that_was_not_given_raises_nothing() -> None:
     stage.hold(job, 8000, index=1)
     stage.finish(job, OOM)
     assert stage.estimate("job") == 3000
-    assert not _report(job).of_memory
+    assert not _report(job).remedy
     assert any("used device 1" in note for note in _report(job).notes)
 
 
@@ -425,3 +425,24 @@ def test_a_long_run_of_a_known_type_keeps_few_readings() -> None:
         stage.run_until(float(second))
         stage.hold(job, 1000 + second % 7)
     assert len(_lease(job).history) <= 120
+
+
+def test_a_device_that_strangers_filled_teaches_nothing_about_the_need() -> None:
+    """A job whose room others took is to run again with the same; the estimate stays."""
+    stage = Stage(8000)
+    stage.know("job", 3000)
+    job = stage.ask("job")
+    stage.others(0, 6000)
+    stage.finish(job, End(exit_code=1, said_oom=True, said="memory"))
+    assert (_report(job).remedy, _report(job).next_mib) == ("same", None)
+    assert stage.estimate("job") == 3000
+
+
+def test_a_job_that_outgrew_its_room_gets_more_whoever_is_beside_it() -> None:
+    """Others that leave room for the booking are not to blame."""
+    stage = Stage(8000)
+    job = stage.ask("job", memory_mib=3000)
+    stage.others(0, 4000)
+    stage.hold(job, 3900)
+    stage.finish(job, End(exit_code=1, said_oom=True, said="memory"))
+    assert (_report(job).remedy, _report(job).next_mib) == ("more", 3900)

@@ -322,7 +322,7 @@ def test_the_answer_to_a_release_tells_what_was_learnt() -> None:
         "source": None,
         "ran_s": 2.5,
         "draining": False,
-        "of_memory": True,
+        "remedy": "more",
         "next_mib": 3900,
         "notes": [],
     }

@@ -300,3 +300,24 @@ def test_long_reasons_stay_short() -> None:
     told = stage.ask(whole=True).told
     assert "more" in told
     assert len(told) < 1000
+
+
+def test_only_the_largest_device_will_do() -> None:
+    """What asks for the largest waits for it while a smaller one is free; two take the two largest."""
+    stage = Stage(4000, 8000, 6000)
+    first = stage.ask(memory_mib=7000)
+    assert first.at == (1,)
+    alone = stage.ask(whole=True, largest=True)
+    assert alone.waits
+    stage.finish(first)
+    assert alone.at == (1,)
+    pair = stage.ask(whole=True, largest=True, gpus=2)
+    stage.finish(alone)
+    assert sorted(pair.at) == [1, 2]
+
+
+def test_the_largest_of_what_is_allowed() -> None:
+    """A caller's mask narrows what counts as largest."""
+    stage = Stage(4000, 8000, 6000)
+    allowed = frozenset({"GPU-0000", "GPU-0002"})
+    assert stage.ask(whole=True, largest=True, allowed=allowed).at == (2,)

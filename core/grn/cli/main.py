@@ -31,6 +31,8 @@ commands:
   run        run a command, or many, each with a share of a device
   status     show devices, leases, and what every waiting job waits for
   profiles   show, set or forget what was learnt about job types
+  devices    show the devices as GRN sees them, with or without a broker
+  doctor     look at driver, devices, broker and machine; say what is wrong and what to do
   broker     run the broker in the foreground, or stop it (`grn broker stop`)
 
 options:
@@ -89,11 +91,25 @@ def _profiles(argv: list[str]) -> int:
     return command(argv)
 
 
+def _devices(argv: list[str]) -> int:
+    from grn.cli.devices import main as command
+
+    return command(argv)
+
+
+def _doctor(argv: list[str]) -> int:
+    from grn.cli.doctor import main as command
+
+    return command(argv)
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
     "broker": _broker,
     "status": _status,
     "profiles": _profiles,
+    "devices": _devices,
+    "doctor": _doctor,
 }
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grn.devices.base import DeviceInfo, DeviceReading, HeadroomRule
+from grn.devices.base import HeadroomRule
 from grn.devices.nvml.found import Inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from grn.devices.base import DeviceInfo, DeviceReading
 
 __all__ = [
     "BrokerFacts",
@@ -38,6 +42,11 @@ class DriverFacts:
     cards_on_bus: int = 0
     claimed: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def none(cls) -> DriverFacts:
+        """Return the facts of a driver that nobody asked."""
+        return cls(Inventory("the driver was not asked"))
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -49,7 +58,7 @@ class Seen:
     spec: str
     devices: tuple[DeviceInfo, ...] = ()
     readings: Mapping[str, DeviceReading] = field(default_factory=dict)
-    headroom: HeadroomRule = HeadroomRule()
+    headroom: HeadroomRule = field(default_factory=HeadroomRule)
     notes: tuple[str, ...] = ()
     mask_notes: tuple[str, ...] = ()
     problem: str = ""
@@ -159,7 +168,7 @@ class Facts:
     cpu_reserve: int = 2
     ram_reserve_mib: int = 1024
     release: str = ""
-    driver: DriverFacts = DriverFacts(Inventory("not asked"))
+    driver: DriverFacts = field(default_factory=DriverFacts.none)
     seen: Seen = Seen("none")
     holders: Sequence[Holder] = ()
     place: PlaceFacts = PlaceFacts()

@@ -129,7 +129,9 @@ def _log(facts: Facts) -> Iterator[Finding]:
     broker = facts.broker
     if broker.log_warnings:
         yield note(
-            "log", "last warnings: " + " | ".join(broker.log_warnings), f"the whole log: {broker.log}"
+            "log",
+            "last warnings: " + " | ".join(broker.log_warnings),
+            f"the whole log: {broker.log}",
         )
 
 
@@ -150,5 +152,5 @@ def _profiles(facts: Facts) -> str:
     state = facts.state
     if state.store_mib is None:
         return "no profiles yet"
-    count = "profiles" if state.profiles is None else f"{state.profiles} profiles"
-    return f"{count}, {format_mib(state.store_mib)}"
+    count = "some" if state.profiles is None else str(state.profiles)
+    return f"profiles: {count}, {format_mib(state.store_mib)}"

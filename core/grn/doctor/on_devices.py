@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["findings"]
 
 _ABOUT = "device"
-_SAYS_NOT = "where a driver does not say what a process holds, a job type is measured by the rise of"
+_SAYS_NOT = (
+    "where a driver does not say what a process holds, a job type is measured by the rise of"
+)
 
 
 def findings(facts: Facts) -> Iterator[Finding]:

@@ -56,8 +56,7 @@ def _ram(facts: Facts) -> Iterator[Finding]:
     text = f"{format_mib(machine.usable_ram_mib)} can be used"
     if machine.ram_mib is not None and machine.usable_ram_mib < machine.ram_mib:
         text += (
-            f" of {format_mib(machine.ram_mib)}, the limit of the control group"
-            f" ({machine.cgroups})"
+            f" of {format_mib(machine.ram_mib)}, the limit of the control group ({machine.cgroups})"
         )
     for_jobs = machine.usable_ram_mib - facts.ram_reserve_mib
     if for_jobs <= 0:

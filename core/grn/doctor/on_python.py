@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grn.doctor.finding import Finding, note, ok, problem, told
+from grn.doctor.finding import Finding, note, ok, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,10 +37,9 @@ def findings(facts: Facts) -> Iterator[Finding]:
 
 def _binding(facts: Facts) -> Iterator[Finding]:
     """Tell a binding that was overwritten from packages that only could do so."""
-    others = {package: folder for package, folder in facts.python.other_bindings}
     if facts.python.binding_problem:
         yield told("problem", _ABOUT, facts.python.binding_problem)
-    for package, folder in others.items():
+    for package, folder in facts.python.other_bindings:
         yield note(
             _ABOUT,
             f"{package} is installed in {folder}: it can bring another pynvml than nvidia-ml-py",

@@ -246,8 +246,8 @@ class Reported:
     peak_mib: int | None
     source: str | None
     draining: bool
-    of_memory: bool
-    """It died of device memory: the same again with more may work."""
+    remedy: str
+    """What a retry needs after it died of device memory, a name of `outcome`; "" if it did not."""
     next_mib: int | None
     notes: tuple[str, ...]
 

@@ -12,12 +12,12 @@ from grn.rules import events as ev
 from grn.rules.curve import has_cycles, is_large, is_preallocation, quantiles, remember
 from grn.rules.estimate import FAILURES_SAID, bumped
 from grn.rules.model import LeaseState
-from grn.rules.outcome import OOM, OOM_SUSPECTED
+from grn.rules.outcome import MORE, NOTHING, crowded_out, remedy
 from grn.rules.peaks import peak_of
 
 if TYPE_CHECKING:
     from grn.rules.estimate import Profile
-    from grn.rules.ledger import Ledger
+    from grn.rules.ledger import Book, Ledger
     from grn.rules.model import Device, Lease
     from grn.rules.peaks import Peak
     from grn.rules.profiles import ProfileBook
@@ -128,6 +128,7 @@ class Learning:
         now: float,
         *,
         said_oom: bool = False,
+        cure: str = NOTHING,
         at: float | None = None,
     ) -> tuple[list[str], list[ev.Effect]]:
         """Learn from an end; return what to tell the client, and effects.
@@ -137,6 +138,7 @@ class Learning:
             outcome: how.
             now: when, on the clock of the rules.
             said_oom: the job's words told of an out-of-memory, also if it survived it.
+            cure: what a retry needs, see `cure`.
             at: when, in seconds since 1970, to be shown with what was learnt.
         """
         if not lease.uuids:
@@ -153,7 +155,7 @@ class Learning:
             profile.cancelled(ran_s)
             self._withdraw_foretold(lease, profile)
             return [], []
-        return self._failed(lease, profile, outcome, ran_s)
+        return self._failed(lease, profile, outcome, ran_s, too_small=cure == MORE)
 
     def _withdraw_foretold(self, lease: Lease, profile: Profile) -> None:
         if lease.foretold and not profile.window:
@@ -220,11 +222,9 @@ class Learning:
         return [text]
 
     def _failed(
-        self, lease: Lease, profile: Profile, outcome: str, ran_s: float
+        self, lease: Lease, profile: Profile, outcome: str, ran_s: float, *, too_small: bool
     ) -> tuple[list[str], list[ev.Effect]]:
-        profile.failed(
-            outcome, ran_s, oom_at_mib=lease.booked_mib if self.of_memory(lease, outcome) else None
-        )
+        profile.failed(outcome, ran_s, oom_at_mib=lease.booked_mib if too_small else None)
         self._withdraw_foretold(lease, profile)
         notes = self._strayed(lease)
         effects: list[ev.Effect] = []
@@ -239,25 +239,41 @@ class Learning:
             effects.append(ev.Learnt(lease.type, profile.device_model))
         return notes, effects
 
-    @staticmethod
-    def of_memory(lease: Lease, outcome: str) -> bool:
-        """Whether the run is treated as an out-of-memory.
+    def cure(self, lease: Lease, outcome: str, said: str) -> str:
+        """Tell what a retry of a job that ended so would need, see `outcome.remedy`.
 
-        A job that failed near its booking is only suspected: with a tight margin each failure of a
-        known type looks like that. It counts only if the device was full too. A run that used devices
-        which it was not given ran out of memory there: more of its own would not have helped.
+        A run that used devices which it was not given ran out of memory there: more of its own
+        would not have helped.
         """
-        if lease.strays:
-            return False
-        return outcome == OOM or (outcome == OOM_SUSPECTED and lease.device_nearly_full)
+        if lease.strays or not lease.uuids:
+            return NOTHING
+        bookings = [book.bookings[lease.id] for book in self._books(lease)]
+        left = min((b.left_mib for b in bookings if b.left_mib is not None), default=None)
+        return remedy(
+            outcome,
+            device_nearly_full=lease.device_nearly_full,
+            said=said,
+            filled_by_others=crowded_out(left_mib=left, booked_mib=lease.booked_mib),
+        )
 
-    def next_mib(self, lease: Lease, outcome: str) -> int | None:
+    def next_mib(self, lease: Lease, cure: str) -> int | None:
         """Return what a retry should declare after it died of memory; `None`: leave it to GRN."""
-        if not self.of_memory(lease, outcome) or not lease.uuids:
+        if cure != MORE:
             return None
-        more = bumped(lease.booked_mib)
-        largest = max((book.device.capacity_mib for book in self._ledger.books), default=0)
+        more, allowed = bumped(lease.booked_mib), lease.request.allowed
+        largest = max(
+            (
+                book.device.capacity_mib
+                for book in self._ledger.books
+                if allowed is None or book.device.uuid in allowed
+            ),
+            default=0,
+        )
         return more if more <= largest else None
+
+    def _books(self, lease: Lease) -> list[Book]:
+        by_uuid = self._ledger.by_uuid
+        return [by_uuid[uuid] for uuid in lease.uuids if uuid in by_uuid]
 
     def _profile(self, lease: Lease) -> Profile:
         book = self._ledger.by_uuid.get(lease.uuids[0])

@@ -59,6 +59,8 @@ class Booking:
     """Nobody can say what the lease's processes hold here, and nothing stands in."""
     by_delta: bool = False
     """What they hold is taken from the rise of the device's total."""
+    left_mib: int | None = None
+    """What others left of the device, as it was last looked at while the lease used it."""
     had_company: bool = False
     """It was not alone while nobody could say: the rise of the total is not only its own."""
 

@@ -307,8 +307,10 @@ class Machine:
             text = f"lease {event.lease} is not held any more"
             return [ev.Refused(event.ticket, "lease", text)]
         outcome = self._outcome(lease, event.end)
+        end = event.end
+        cure = self.learning.cure(lease, outcome, end.said)
         notes, effects = self.learning.ended(
-            lease, outcome, event.now, said_oom=event.end.said_oom, at=event.at
+            lease, outcome, event.now, said_oom=end.said_oom, cure=cure, at=event.at
         )
         if lease.xids and outcome != OK:
             seen = ", ".join(map(xid_text, dict.fromkeys(lease.xids)))
@@ -325,8 +327,8 @@ class Machine:
             peak.mib if peak is not None else None,
             peak.source if peak is not None else None,
             drains,
-            self.learning.of_memory(lease, outcome),
-            self.learning.next_mib(lease, outcome),
+            cure,
+            self.learning.next_mib(lease, cure),
             tuple(notes),
         )
         effects += self._drain(lease, event.now) if drains else self._end(lease)
@@ -337,6 +339,7 @@ class Machine:
             exit_code=end.exit_code,
             signal=end.signal,
             said_oom=end.said_oom,
+            said=end.said,
             stopped_by_us=end.stopped,
             peak_mib=lease.peak_mib if lease.samples else None,
             booked_mib=lease.booked_mib if lease.uuids else None,

@@ -4,11 +4,14 @@ The protocol, after a hello from either side (`magic`, `version`, the client's `
 
     acquire   type, gpus, memory_mib (a number, "whole" or none), policy, cpus, ram_mib, priority,
               label, mask (the client's own), outer (its lease, if it is inside one), cores (how
-              many it is bound to), in_process (it uses the device itself), waited_s
+              many it is bound to), in_process (it uses the device itself), largest (only the
+              largest devices will do), waited_s
               -> waiting (reason), then granted or refused
     cancel    -> refused, unless a grant was on its way
     started   lease, pid of the job's main process; not answered
-    release   lease, exit_code, signal, said_oom, stopped -> released
+    release   lease, exit_code, signal, said (what its last words tell), said_oom, stopped
+              -> released (remedy: what a retry would need)
+    peak      lease, mib: what one of its processes says that it held at most -> noted
     adopt     leases that a client goes on holding under a new broker, nested (id, lease and
               memory_mib of the nested jobs that it goes on running) -> adopted
     leave     the id of a granted request that was nested: that job is over; not answered
@@ -25,6 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grn.errors import ProtocolError, UsageError
+from grn.rules.jobtype import LONGEST_NAME
 from grn.rules.mask import mask_style, parse_mask, render_mask
 from grn.rules.model import End, Owner, Policy, Request
 from grn.rules.wire import MAGIC, VERSION
@@ -49,7 +53,6 @@ __all__ = [
 
 FEATURES = ("adopt", "status", "profiles", "stop")
 _LARGEST = 1 << 40
-_LONGEST_TYPE = 64 * 1024
 
 
 def check_hello(message: Mapping[str, Any]) -> int:
@@ -106,8 +109,8 @@ def text(message: Mapping[str, Any], key: str, default: str = "") -> str:
     value = message.get(key, default)
     if value is None:
         return default
-    if type(value) is not str or len(value) > _LONGEST_TYPE:
-        raise UsageError(f"{key}: a text of at most {_LONGEST_TYPE} characters is expected")
+    if type(value) is not str or len(value) > LONGEST_NAME:
+        raise UsageError(f"{key}: a text of at most {LONGEST_NAME} characters is expected")
     return value
 
 
@@ -158,6 +161,7 @@ def request_from(
         ancestors=ancestors,
         arrived_s=now - waited,
         in_process=message.get("in_process") is True,
+        largest=message.get("largest") is True,
     )
 
 
@@ -194,6 +198,7 @@ def end_from(message: Mapping[str, Any]) -> End:
         exit_code=number(message, "exit_code"),
         signal=number(message, "signal"),
         said_oom=message.get("said_oom") is True,
+        said=text(message, "said"),
         stopped=message.get("stopped") is True,
     )
 
@@ -209,7 +214,7 @@ def released_reply(request_id: object, report: Reported, *, ran_s: float) -> dic
         "source": report.source,
         "ran_s": ran_s,
         "draining": report.draining,
-        "of_memory": report.of_memory,
+        "remedy": report.remedy,
         "next_mib": report.next_mib,
         "notes": list(report.notes),
     }

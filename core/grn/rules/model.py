@@ -88,7 +88,8 @@ class Request:
     those that the client's own mask names. `ticket` is the broker's name for the request, `session`
     the client's name for itself, `cores` how many the client may use if it is bound to some.
     `in_process`: the client uses the device itself, no other process will be named. `ancestors`: pids
-    above the client, the nearest first, known of one inside a lease.
+    above the client, the nearest first, known of one inside a lease. `largest`: only the largest
+    devices will do.
     """
 
     ticket: int
@@ -109,6 +110,7 @@ class Request:
     ancestors: tuple[int, ...] = ()
     arrived_s: float = 0.0
     in_process: bool = False
+    largest: bool = False
 
     @property
     def shape(self) -> tuple[object, ...]:
@@ -122,6 +124,7 @@ class Request:
             self.cpus,
             self.ram_mib,
             self.allowed,
+            self.largest,
         )
 
 
@@ -132,6 +135,8 @@ class End:
     exit_code: int | None = None
     signal: int | None = None
     said_oom: bool = False
+    said: str = ""
+    """What its last words tell: a name of `outcome`, "" if nothing."""
     stopped: bool = False
 
 
@@ -157,8 +162,6 @@ class Lease:
     left_over: tuple[int, ...] = ()
     owner_gone: bool = False
     device_nearly_full: bool = False
-    filled_by_others: bool = False
-    """Others took more of its device than the books leave them, as it became full."""
     outgrown: bool = False
     foretold: bool = False
     """It made the provisional profile of its type, and takes it back if it fails."""

@@ -197,6 +197,8 @@ class Placer:
                 need = needs[book.device.model] = self.need(request, book.device.model)
             pairs.append((book, need))
             too_small = too_small or (need.mib or 0) > book.device.capacity_mib
+        if request.largest:
+            pairs = _largest(pairs, count)
         if count > 1:
             return self._alike(pairs, count)
         return _large_enough(pairs, count) if too_small else pairs
@@ -369,6 +371,13 @@ class Placer:
         if head is not None and book.device.uuid in head.needs_mib and self._fits(book, need, None):
             text += ", kept for the request at the head of the queue"
         return text
+
+
+def _largest(pairs: list[_Pair], count: int) -> list[_Pair]:
+    """Leave out what is smaller than the `count` largest devices."""
+    sizes = sorted((book.device.capacity_mib for book, _ in pairs), reverse=True)
+    least = sizes[min(count, len(sizes)) - 1]
+    return [pair for pair in pairs if pair[0].device.capacity_mib >= least]
 
 
 def _left(book: Book, request: Request) -> int:

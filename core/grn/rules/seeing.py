@@ -172,21 +172,21 @@ def _delta_holds(booking: Booking) -> bool:
 
 
 def _note_fullness(machine: Machine, book: Book, reading: ev.Reading) -> None:
-    """Remember whether a lease saw its device nearly full, and by whom, while it held memory.
+    """Remember how full a lease saw its device, and what others left of it, while it was in use.
 
-    After its end the device is emptier.
+    After its end the device is emptier. A job that never got any memory may have found none left.
     """
     if reading.used_mib is None:
         return
     nearly = reading.used_mib * 50 >= book.device.total_mib * 49
+    room = book.device.total_mib - book.device.reserve_mib - book.foreign_mib
     for lease_id, booking in book.bookings.items():
+        lease = machine.leases[lease_id]
+        if booking.measured_mib or not lease.peak_mib:
+            others = book.measured_mib - booking.measured_mib
+            booking.left_mib = max(0, room - others)
         if booking.measured_mib:
-            lease = machine.leases[lease_id]
-            others = book.committed_mib - booking.counts_mib + book.foreign_mib
-            kept = booking.measured_mib <= booking.booked_mib
-            intruded = others + booking.booked_mib > book.device.capacity_mib
             lease.device_nearly_full = nearly
-            lease.filled_by_others = nearly and kept and intruded
 
 
 def _unread(machine: Machine, lease: Lease) -> bool:

@@ -94,10 +94,7 @@ class Releases:
             if note not in self._said:
                 self._said.add(note)
                 self._reporter.note(str(note))
-        remedy = message.get("remedy")
-        if remedy is None:  # a broker that does not tell one from the other
-            remedy = outcome.MORE if message["of_memory"] else outcome.NOTHING
-        self._go_on(job, remedy=str(remedy), next_mib=message["next_mib"])
+        self._go_on(job, remedy=str(message["remedy"]), next_mib=message["next_mib"])
         return True
 
     def _message(self, request_id: int, job: Job) -> Message:

@@ -1,0 +1,104 @@
+"""Gathers the facts of a diagnosis: asks everything once, and stops at nothing that fails.
+
+Promises: bounded, starts no broker, changes nothing that is not its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import grn
+from grn import paths
+from grn.doctor import brokerlook, devicelook, driverlook, machinelook, pythonlook
+from grn.doctor.facts import (
+    BrokerFacts,
+    DriverFacts,
+    Facts,
+    MachineFacts,
+    MpsFacts,
+    PlaceFacts,
+    PythonFacts,
+    Seen,
+    StateFacts,
+)
+from grn.doctor.holders import holders_of
+from grn.errors import GrnError
+from grn.settings import Settings, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["gather", "settings_of"]
+
+_SHOWN = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GRN_LEASE")
+_T = TypeVar("_T")
+
+
+def gather(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Facts:
+    """Look at everything."""
+    settings, settings_problem = settings_of(flags, environ)
+    failed: list[tuple[str, str]] = []
+
+    def tried(about: str, look: Callable[[], _T], otherwise: _T) -> _T:
+        """One look that fails costs what it would have shown, and is a finding itself."""
+        try:
+            return look()
+        except (OSError, ValueError, KeyError, TypeError, GrnError) as error:
+            failed.append((about, f"{type(error).__name__}: {error}"))
+            return otherwise
+
+    source = _source(flags, environ, settings)
+    place = tried(
+        "socket", lambda: brokerlook.place_of(environ, settings.socket, source), PlaceFacts()
+    )
+    broker = BrokerFacts()
+    if place.path:
+        broker = tried("broker", lambda: brokerlook.ask_broker(place.path), broker)
+    status = broker.status or {}
+    managed = [device["uuid"] for device in status.get("devices", ())]
+    driver = tried("driver", lambda: driverlook.look(managed=managed), DriverFacts.none())
+    mask = environ.get("CUDA_VISIBLE_DEVICES")
+    return Facts(
+        environ={name: environ[name] for name in _SHOWN if name in environ},
+        settings_problem=settings_problem,
+        wanted_devices=settings.devices,
+        cpu_reserve=settings.cpu_reserve,
+        ram_reserve_mib=settings.ram_reserve_mib,
+        release=grn.__version__,
+        driver=driver,
+        seen=tried("device", lambda: devicelook.see(settings.devices, mask, driver), Seen("none")),
+        holders=tried(
+            "device", lambda: holders_of(driver.readings.values(), status.get("leases", ())), ()
+        ),
+        place=place,
+        broker=broker,
+        state=tried("state", lambda: machinelook.state_of(settings.state_dir), StateFacts()),
+        python=tried("python", pythonlook.look, PythonFacts()),
+        machine=tried("machine", machinelook.look, MachineFacts()),
+        mps=tried("mps", lambda: machinelook.mps_of(environ), MpsFacts()),
+        failed=failed,
+    )
+
+
+def settings_of(
+    flags: Mapping[str, str | None], environ: Mapping[str, str]
+) -> tuple[Settings, str]:
+    """Load the settings; where they are wrong, go on with what finds a broker, and say why."""
+    try:
+        return load(flags, environ), ""
+    except (GrnError, OSError) as error:
+        bare = Settings(
+            socket=flags.get("socket") or environ.get("GRN_SOCKET"),
+            devices=flags.get("devices"),
+            state_dir=paths.state_dir(environ),
+        )
+        return bare, str(error)
+
+
+def _source(flags: Mapping[str, str | None], environ: Mapping[str, str], settings: Settings) -> str:
+    """Say who chose the socket's path; '' if GRN did."""
+    if flags.get("socket"):
+        return "--socket"
+    if environ.get("GRN_SOCKET"):
+        return "GRN_SOCKET"
+    return "the configuration file" if settings.socket else ""

@@ -1,0 +1,108 @@
+"""All checks in their order, within the time that there is, each with its result.
+
+Promises: a check that fails, or cannot be made, does not keep the others from being made; nothing
+that was started is left behind.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from grn.errors import GrnError
+from grn.selftest import checks
+from grn.selftest.bench import Bench
+from grn.selftest.frameworks import FRAMEWORKS
+from grn.selftest.verdict import FAILED, OK, SKIPPED, FailedError, Result, SkippedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from grn.selftest.ground import Ground
+
+__all__ = ["BUDGET_S", "run"]
+
+BUDGET_S = 180.0
+_FOR_THE_END_S = 10.0
+"""What the ends of the last jobs may take."""
+
+_LEAST_S = 5.0
+
+Check = tuple[str, str, "Callable[[Bench], tuple[str, dict[str, Any]]]"]
+
+_CHECKS: tuple[Check, ...] = (
+    ("lands", "a job runs on the device that was booked", checks.lands),
+    ("peak", "a known peak is measured", checks.peak),
+    ("share", "two jobs share a device", checks.share),
+    ("kill", "a killed job gives its memory back", checks.kill),
+    ("masks", "devices come in the order of the mask", checks.masks),
+    ("oom", "running out of memory is recognised", checks.out_of_memory),
+    *(
+        (module, f"memory of {name} is measured", partial(checks.framework, module=module))
+        for module, (name, _) in FRAMEWORKS.items()
+    ),
+)
+
+
+def run(
+    ground: Ground, begins: Callable[[str], None], ended: Callable[[Result], None]
+) -> tuple[list[Result], dict[str, Any]]:
+    """Make all checks; return their results and what was learnt of the machine on the way.
+
+    Args:
+        ground: the broker to test.
+        begins: told the title of a check before it is made.
+        ended: told its result.
+    """
+    bench = Bench(ground, time.monotonic() + BUDGET_S - _FOR_THE_END_S)
+    results: list[Result] = []
+    try:
+        bench.meet_driver()
+        hindrance = _first_job(bench)
+        for name, title, check in _CHECKS:
+            begins(title)
+            results.append(_one(bench, name, title, check, hindrance))
+            ended(results[-1])
+        facts = bench.driver.facts if bench.driver is not None else {}
+        return results, {**facts, "libcuda": bench.cuda, "driver_problem": bench.driver_problem}
+    finally:
+        bench.close()
+
+
+def _first_job(bench: Bench) -> FailedError | SkippedError | None:
+    """Run a first job; return what keeps all of them from running."""
+    try:
+        bench.first_job()
+    except (FailedError, SkippedError) as error:
+        return error
+    finally:
+        bench.tidy()
+    return None
+
+
+def _one(
+    bench: Bench,
+    name: str,
+    title: str,
+    check: Callable[[Bench], tuple[str, dict[str, Any]]],
+    hindrance: FailedError | SkippedError | None,
+) -> Result:
+    begun = time.monotonic()
+    numbers: dict[str, Any] = {}
+    try:
+        if hindrance is not None:
+            raise hindrance
+        if bench.left_s < _LEAST_S:
+            raise SkippedError("no time left")  # noqa: TRY301 - one way for all that is skipped
+        text, numbers = check(bench)
+        state = OK
+    except SkippedError as error:
+        state, text = SKIPPED, str(error)
+    except FailedError as error:
+        state, text = FAILED, str(error)
+    except GrnError as error:  # the broker went away, or refused what it should not
+        state, text = FAILED, error.message
+    finally:
+        bench.tidy()
+    return Result(name, title, state, text, round(time.monotonic() - begun, 2), numbers)
