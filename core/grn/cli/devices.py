@@ -104,7 +104,7 @@ def _table(shown: Mapping[str, Any]) -> Table:
 
 def _details(device: Mapping[str, Any]) -> Table:
     """Arrange what is known of one device, its driver's answers last."""
-    rows: list[tuple[str, str]] = [("UUID", device["uuid"])]
+    rows: list[Sequence[str]] = [("UUID", device["uuid"])]
     if device.get("bus_id"):
         rows.append(("bus", device["bus_id"]))
     if device.get("parent"):

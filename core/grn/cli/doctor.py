@@ -76,15 +76,12 @@ def _as_json(found: Sequence[Finding], facts: Facts, problems: int) -> dict[str,
 
 
 def _table(found: Sequence[Finding]) -> Table:
-    rows = [
-        (
-            finding.level.upper() if finding.level == "problem" else finding.level,
-            finding.about,
-            _text(finding),
-        )
-        for finding in found
-    ]
-    return Table("", ("level", "about", "what was found, and what to do"), rows)
+    return Table("", ("level", "about", "what was found, and what to do"), list(map(_row, found)))
+
+
+def _row(finding: Finding) -> list[str]:
+    level = finding.level
+    return [level.upper() if level == "problem" else level, finding.about, _text(finding)]
 
 
 def _text(finding: Finding) -> str:

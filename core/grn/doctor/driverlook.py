@@ -24,6 +24,7 @@ from grn.doctor.facts import DriverFacts
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from grn.devices.base import State
     from grn.devices.nvml.found import Card, Inventory
     from grn.devices.nvml.nursery import Worker
 
@@ -98,7 +99,7 @@ def _readings(card: Card, message: Mapping[str, Any]) -> dict[str, DeviceReading
     uuids = [device.uuid for device in card.devices]
     if "answer" in message:
         return readings_from(uuids, message)
-    state = "lost" if message["trouble"] == "lost" else "stale"
+    state: State = "lost" if message["trouble"] == "lost" else "stale"
     return {uuid: DeviceReading(uuid, state, message["reason"]) for uuid in uuids}
 
 
