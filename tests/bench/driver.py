@@ -35,14 +35,17 @@ __all__ = ["measure"]
 
 _CARDS = 4
 _LEASES = (1, 10, 50)
+_ON_ONE_CARD = (10, 50)
+"""What a look costs the broker at all is shared by no other card there: told only."""
+
 _MIB = 1024
 _SETTLE_S = 2.0
 _WITHIN_S = 60
 
 _SLOW_S = 10.0
 _REQUESTS = 20
-_REST_S = 0.5
-"""Long enough that what was read for the request before serves no more."""
+_REST_S = 0.6
+"""What was read for the request before serves no more; so many last until a stuck worker is killed."""
 
 _SPIKES = 20
 _BEFORE_MIB, _SPIKE_MIB = 512, 3072
@@ -58,8 +61,8 @@ def measure(*, quick: bool) -> list[Figure]:
     with stage.private() as library:
         build(cc, library)
         return [
-            *_sampling(library, known=True, seconds=10.0 if quick else 20.0),
-            *_sampling(library, known=False, seconds=5.0 if quick else 10.0),
+            *_sampling(library, known=True, seconds=10 if quick else 20),
+            *_sampling(library, known=False, seconds=5 if quick else 10),
             *_beside_a_slow_card(library),
             _spikes(library),
             *_grants(library, 20 if quick else 100),
@@ -67,10 +70,10 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 @contextmanager
-def _broker(library: str, cards: str = f"{_CARDS}x24GiB") -> Iterator[tuple[Box, stage.Stage]]:
+def _broker(library: str, cards: int = _CARDS) -> Iterator[tuple[Box, stage.Stage]]:
     """Run a broker, with the settings that everybody has, on cards of its own."""
     with ExitStack() as stack:
-        box = Box(stack.enter_context(stage.private()), library, cards)
+        box = Box(stack.enter_context(stage.private()), library, f"{cards}x80GiB")
         # A server and its clients inherit this process's environment.
         with patch.dict("os.environ", {**box.environ, **box.job_environ}):
             broker = stack.enter_context(stage.broker("nvml"))
@@ -83,9 +86,12 @@ def _broker(library: str, cards: str = f"{_CARDS}x24GiB") -> Iterator[tuple[Box,
 class _Watched:
     """A broker that watches so many sleeping jobs, each with memory, spread over all cards."""
 
-    def __init__(self, stack: ExitStack, library: str, leases: int, *, known: bool) -> None:
+    def __init__(
+        self, stack: ExitStack, library: str, leases: int, *, cards: int, known: bool
+    ) -> None:
         self.leases = leases
-        box, self.broker = stack.enter_context(_broker(library))
+        self.cards = cards
+        box, self.broker = stack.enter_context(_broker(library, cards))
         self._talker = Talker(connect(self.broker.settings))
         stack.callback(self._talker.close)
         if known:
@@ -123,31 +129,46 @@ class _Watched:
 
 
 def _sampling(library: str, *, known: bool, seconds: float) -> list[Figure]:
-    """Let brokers with 0, 1, 10 and 50 leases sample side by side: others disturb all alike."""
+    """Let all brokers sample side by side, one of them idle: others disturb all alike."""
     with ExitStack() as stack:
-        idle, *watched = [_Watched(stack, library, n, known=known) for n in (0, *_LEASES)]
+        plan = [(leases, _CARDS) for leases in (0, *_LEASES)]
+        plan += [(leases, 1) for leases in _ON_ONE_CARD] if known else []
+        brokers = [_Watched(stack, library, n, cards=cards, known=known) for n, cards in plan]
         time.sleep(_SETTLE_S)
-        for each in (idle, *watched):
+        for each in brokers:
             each.begin()
         began = time.monotonic()
         time.sleep(seconds)
         took = time.monotonic() - began
-        for each in (idle, *watched):
+        for each in brokers:
             each.end()
-        pace = watched[0].broker.settings
-    pace_s = pace.sample_slow_s if known else pace.sample_fast_s
-    return [_cost(each, idle, took, pace_s, judged=known) for each in watched]
+    idle, *watched = brokers
+    return [_cost(each, idle, took, known=known) for each in watched]
 
 
-def _cost(one: _Watched, idle: _Watched, seconds: float, pace_s: float, *, judged: bool) -> Figure:
-    def ms(spent: float) -> float:
-        return 1000 * spent / seconds / _CARDS
+def _cost(one: _Watched, idle: _Watched, seconds: float, *, known: bool) -> Figure:
+    def ms(spent_s: float) -> float:
+        return 1000 * spent_s / seconds / one.cards
 
-    broker, workers = (ms(s - i) for s, i in zip(one.spent_s, idle.spent_s, strict=True))
-    what = f"CPU a second and device, every {pace_s:g} s, {one.leases} leases"
-    beside = f"the idle broker's {ms(idle.spent_s[0]):.3f} ms taken off; workers {workers:.2f} ms"
-    raw = {"broker_ms": broker, "workers_ms": workers, "seconds": seconds, "cards": _CARDS}
-    return Figure("driver", what, broker, "ms", 1 if judged else None, beside, raw=raw)
+    settings = one.broker.settings
+    pace_s = settings.sample_slow_s if known else settings.sample_fast_s
+    broker = ms(one.spent_s[0] - idle.spent_s[0])
+    # Those of an idle broker wait for a question, and do nothing.
+    workers = ms(one.spent_s[1])
+    where = f"{_number(one.leases, 'lease')} on {_number(one.cards, 'card')}"
+    return Figure(
+        "driver",
+        f"CPU a second and card, every {pace_s:g} s, {where}",
+        broker,
+        "ms",
+        1 if known and one.cards == _CARDS else None,
+        f"idle broker's {ms(idle.spent_s[0]):.3f} ms taken off; all its workers {workers:.2f} ms",
+        raw={"broker_ms": broker, "workers_ms": workers, "seconds": seconds},
+    )
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 # -- a slow card ----------------------------------------------------------------------------------
@@ -157,7 +178,7 @@ def _beside_a_slow_card(library: str) -> list[Figure]:
     """Ask for devices before and while every call about one card takes ten seconds."""
     with _broker(library) as (box, broker), broker.client() as client:
         # A card with little room left is nobody's first choice: the grants are the others'.
-        box.add_process(0, 20 * 1024)
+        box.add_process(0, 70 * 1024)
         well = _request(client, broker, box.uuids[1:])
         box.fail(card=0, delay_s=_SLOW_S)
         slow = _request(client, broker, box.uuids[1:])
@@ -248,7 +269,7 @@ def _spiking(number: int, broker: stage.Stage) -> subprocess.Popen[bytes]:
 def _grants(library: str, count: int) -> list[Figure]:
     with _broker(library) as (box, broker), broker.client() as client:
         asked = _request(client, broker, box.uuids, count).grants_ms
-    with _broker(library, "1x24GiB") as (_, broker):
+    with _broker(library, 1) as (_, broker):
         passed = [_pass_on(broker) for _ in range(count)]
     return [
         _told("request to grant after a rest", asked),

@@ -7,8 +7,6 @@ stand-in `libnvidia-ml`; programs are started by the real `grn run` or under a l
 from __future__ import annotations
 
 import json
-import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +36,6 @@ __all__ = [
     "runner",
     "wait_measured",
     "wait_state",
-    "worker_files",
 ]
 
 FAST = {"sample_fast": "0.05", "sample_slow": "0.1"}
@@ -87,11 +84,12 @@ def wait_measured(env: BrokerEnv, mib: int, place: int = 0) -> None:
 
 def wait_state(env: BrokerEnv, *states: str, place: int = 0) -> str:
     """Wait until a device is in one of these states; return the reason."""
-    entry = eventually(
-        lambda: (entry := device(env, place))["state"] in states and entry,
-        what=f"device {' or '.join(states)}",
-    )
-    reason: str = entry["reason"]
+
+    def reached() -> list[str]:
+        entry = device(env, place)
+        return [entry["reason"]] if entry["state"] in states else []
+
+    (reason,) = eventually(reached, what=f"device {' or '.join(states)}")
     return reason
 
 
@@ -109,12 +107,3 @@ def learn(run: GrnRun, mib: int) -> dict[str, Any]:
     _, said = first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 0, said
     return profile(run.env, "t")
-
-
-def worker_files(run: GrnRun, *, memory_mib: int, name: str) -> tuple[str, str]:
-    """Return a shell's line that holds memory once `NAME.go` exists until `NAME.end` does."""
-    go, end = run.path(f"{name}.go"), run.path(f"{name}.end")
-    job = shlex.join(words(f"--memory={memory_mib}MiB", f"--until-file={end}"))
-    wait = f"until test -e {shlex.quote(go)}; do sleep 0.05; done; exec {job}"
-    assert not os.path.exists(go)
-    return wait, go

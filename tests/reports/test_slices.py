@@ -42,6 +42,13 @@ def test_slices_are_found_over_holes_and_named_by_uuid(new_env: NewEnv) -> None:
     assert told == {f"CUDA_VISIBLE_DEVICES={uuid}" for uuid in slices}
 
 
+def test_who_wants_two_slices_is_told_that_a_process_sees_one(new_env: NewEnv) -> None:
+    """ray#12413, vllm#6582: CUDA shows a process the first slice of its mask, and no other."""
+    run = runner(new_env("nvml:1x80GiB,mig=0:20GiB+20GiB"))
+    done = run("--gpus=2", "--memory=1GiB", "true")
+    assert b"MIG" in done.stderr
+
+
 def test_a_number_never_means_a_slice(new_env: NewEnv) -> None:
     """ray#32778, vllm#6582: beside a divided card CUDA counts differently from everybody else.
 

@@ -200,9 +200,7 @@ def test_a_new_broker_gives_no_lease_an_old_name() -> None:
     assert job.lease.id == "t-4"
 
 
-def _returns(
-    stage: Stage, job: Job, *, claimed: set[str], alive: set[str], last: int = 99
-) -> None:
+def _returns(stage: Stage, job: Job, *, claimed: set[str], alive: set[str], last: int = 99) -> None:
     event = ev.Returned(
         stage.now, job.request.owner, "s", frozenset(claimed), frozenset(alive), last
     )  # fmt: skip

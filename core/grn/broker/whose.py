@@ -90,8 +90,17 @@ class _Device:
     """Doubtful pid -> the device's total as it was then."""
     strangers: frozenset[int] = frozenset()
     held: dict[str, int] | None = None
+    lists_processes: bool = False
+    idle_mib: int | None = None
+    """The total as it was last seen without a lease there."""
     shows_clients: bool = False
     """Its MPS server was seen beside a client: a matter of the card, so it stays so."""
+
+    def hides_processes(self, reading: DeviceReading) -> bool:
+        """Whether the total rose since the device was idle, and nobody was ever listed."""
+        self.lists_processes |= bool(reading.processes)
+        used, idle = reading.used_mib, self.idle_mib
+        return not self.lists_processes and used is not None and idle is not None and used > idle
 
     def confirms(self, pid: int, reading: DeviceReading) -> bool:
         """Whether a pid that does not exist here is a stranger by now.
@@ -240,6 +249,9 @@ class Whose:
             what = figures_unseen(reading.used_mib, booked)
         else:
             device.shows_clients |= shows_clients(uses, booked)
+            hidden = device.hides_processes(reading) and bool(booked)
+            if not booked:
+                device.idle_mib = reading.used_mib
             before = device.held and {x: mib for x, mib in device.held.items() if x in leases}
             what = figures(
                 uses,
@@ -248,6 +260,7 @@ class Whose:
                 before,
                 old_server=not device.shows_clients and hides_clients(uses, booked),
                 other_numbers=other_numbers,
+                hidden=hidden,
             )
             device.held = what.leases
         return ev.Reading(
@@ -259,6 +272,7 @@ class Whose:
             what.leases,
             what.holders,
             strangers=tuple(sorted(device.strangers)),
+            hidden=reading.processes is not None and what.leases is None and not reading.processes,
             accounted=self._accounted(reading, leases),
             xids=reading.xids,
             health=reading.health,

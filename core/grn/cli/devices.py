@@ -16,7 +16,8 @@ from grn.cli.table import Table, print_tables
 from grn.doctor.brokerlook import ask_broker, place_of
 from grn.doctor.devicelook import device_objects, see, wants_driver
 from grn.doctor.driverlook import look
-from grn.doctor.facts import DriverFacts
+from grn.doctor.facts import BrokerFacts, DriverFacts
+from grn.errors import UsageError
 from grn.rules.units import format_mib
 from grn.settings import load
 
@@ -36,7 +37,8 @@ def main(argv: Sequence[str]) -> int:
     """Print the devices; return the exit status."""
     args = _parser().parse_args(argv)
     settings = load({"socket": args.socket, "devices": args.devices})
-    shown = _of_broker(settings, wanted=args.devices) or _without_broker(settings)
+    asked = BrokerFacts() if args.devices else _asked(settings)
+    shown = _without_broker(settings, asked) if asked.status is None else _told(asked.status)
     if args.json:
         print(json.dumps({"schema": SCHEMA, **shown}))
     else:
@@ -66,29 +68,34 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _of_broker(settings: Settings, *, wanted: str | None) -> dict[str, Any] | None:
-    """Return what the running broker says; None if none answers, or other devices were named."""
-    if wanted is not None:
-        return None
+def _asked(settings: Settings) -> BrokerFacts:
+    """Ask the broker that runs, if one does."""
     place = place_of(os.environ, settings.socket, "")
-    broker = ask_broker(place.path) if place.path else None
-    if broker is None or broker.status is None:
-        return None
-    status = broker.status
+    return ask_broker(place.path) if place.path else BrokerFacts(problem=place.problem)
+
+
+def _told(status: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "devices": status["devices"],
         "warnings": status["warnings"],
         "broker": status["broker"],
+        "spec": status["broker"]["devices"],
     }
 
 
-def _without_broker(settings: Settings) -> dict[str, Any]:
-    """Return what a broker that is started now would find."""
+def _without_broker(settings: Settings, asked: BrokerFacts) -> dict[str, Any]:
+    """Return what a broker that is started now would find.
+
+    Raises:
+        UsageError: the description of the devices makes no sense.
+    """
     driver = look() if wants_driver(settings.devices) else DriverFacts.none()
     seen = see(settings.devices, os.environ.get("CUDA_VISIBLE_DEVICES"), driver)
+    if seen.problem:
+        raise UsageError(f"devices {seen.spec!r}: {seen.problem}")
     return {
         "devices": device_objects(seen, settings.headroom_rule),
-        "warnings": [text for text in (*seen.notes, seen.problem) if text],
+        "warnings": [*([asked.problem] if asked.problem else []), *seen.notes],
         "broker": None,
         "spec": seen.spec,
     }
@@ -98,7 +105,7 @@ def _table(shown: Mapping[str, Any]) -> Table:
     broker = shown["broker"] or {}
     table = tables({"devices": shown["devices"], "leases": [], "waiters": [], "broker": broker})[0]
     if not broker:
-        table.title = f"devices ({shown['spec']}; no broker asked)"
+        table.title = f"devices ({shown['spec']}; no broker)"
     return table
 
 

@@ -89,8 +89,9 @@ def _text(finding: Finding) -> str:
 
 
 def _holders(facts: Facts) -> Table:
-    """Arrange who holds memory now; without a driver there is nobody."""
-    index = {
+    """Arrange who holds memory now."""
+    managed = (facts.broker.status or {}).get("devices", ())
+    index = {device["uuid"]: str(device["index"]) for device in managed} | {
         device.uuid: str(card.index)
         for card in facts.driver.inventory.cards
         for device in card.devices

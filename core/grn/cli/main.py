@@ -33,6 +33,7 @@ commands:
   profiles   show, set or forget what was learnt about job types
   devices    show the devices as GRN sees them, with or without a broker
   doctor     look at driver, devices, broker and machine; say what is wrong and what to do
+  selftest   check on these devices that GRN does what it promises; a report to send
   broker     run the broker in the foreground, or stop it (`grn broker stop`)
 
 options:
@@ -103,6 +104,12 @@ def _doctor(argv: list[str]) -> int:
     return command(argv)
 
 
+def _selftest(argv: list[str]) -> int:
+    from grn.cli.selftest import main as command
+
+    return command(argv)
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
     "broker": _broker,
@@ -110,6 +117,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "profiles": _profiles,
     "devices": _devices,
     "doctor": _doctor,
+    "selftest": _selftest,
 }
 
 

@@ -18,7 +18,7 @@ import time
 from grn.errors import BrokerUnavailable, GrnError, PathError
 from grn.selftest import report
 from grn.selftest.ground import open_ground
-from grn.selftest.suite import BUDGET_S, run
+from grn.selftest.suite import BUDGET_S, NAMES, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _checked(ground: Ground, text: _Text, options: argparse.Namespace, begun_s: 
         raise BrokerUnavailable(_nothing_found(ground, status["warnings"]))
     for line in report.heading(ground, devices):
         text.add(line)
-    results, facts = run(ground, text.begins, text.ended)
+    results, facts = run(ground, options.only, begins=text.begins, ended=text.ended)
     warnings = ground.client.status()["warnings"]
     for line in report.details(facts, warnings):
         text.add(line)
@@ -129,6 +129,14 @@ def _parser() -> argparse.ArgumentParser:
         "--devices", metavar="SPEC", help="as of `grn broker`; sim:2x8GiB to try it"
     )
     parser.add_argument("--socket", metavar="PATH", help="test the broker that listens there")
+    parser.add_argument(
+        "--only",
+        metavar="CHECK",
+        choices=NAMES,
+        action="append",
+        default=[],
+        help=f"make this check alone (repeatable): {', '.join(NAMES)}",
+    )
     parser.add_argument("--json", action="store_true", help="a JSON object on stdout (schema 1)")
     parser.add_argument("--report", metavar="FILE", help="write the text to a file as well")
     return parser

@@ -12,7 +12,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any
 
-from grn import paths
+from grn import paths, procs
 from grn.connection import Connection
 from grn.doctor.disk import free_mib, obstacle_to_writing
 from grn.doctor.facts import BrokerFacts, PlaceFacts
@@ -35,6 +35,7 @@ def place_of(environ: Mapping[str, str], chosen: str | None, source: str) -> Pla
     """Find the socket's path, and what is in the way of one there; `source` says who chose it."""
     try:
         path = paths.socket_path(environ, chosen)
+        paths.check_socket_place(path)
     except (GrnError, OSError) as error:
         return PlaceFacts(problem=str(error), chosen=source)
     folder = os.path.dirname(path)
@@ -79,14 +80,16 @@ def ask_broker(path: str, within_s: float = ANSWER_WITHIN_S) -> BrokerFacts:
 
 def _told(sock: socket.socket, path: str, within_s: float, log: str) -> BrokerFacts:
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
-    pid, uid, _ = _PEERCRED.unpack(credentials)
+    _, listener_uid, _ = _PEERCRED.unpack(credentials)
     connection = Connection(sock, path=path)
     status = _status(connection, time.monotonic() + within_s)
     hello = connection.broker
+    pid = hello.get("pid")  # who listened first may be systemd
+    uid = procs.uid(pid) if isinstance(pid, int) else None
     return BrokerFacts(
         runs=True,
-        pid=pid or hello.get("pid"),
-        user=user_name(uid),
+        pid=pid,
+        user=user_name(listener_uid if uid is None else uid),
         release=str(hello.get("release", "")),
         on_demand=bool(hello.get("on_demand")),
         status=status,

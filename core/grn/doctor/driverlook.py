@@ -63,7 +63,11 @@ def look(*, within_s: float = WITHIN_S, managed: Collection[str] = ()) -> Driver
 @contextlib.contextmanager
 def _stderr_kept_back() -> Iterator[None]:
     """Let no process that may hang in the driver for ever keep our caller's pipe open."""
-    kept = os.dup(2)
+    try:
+        kept = os.dup(2)
+    except OSError:  # it is closed, so nobody waits for its end
+        yield
+        return
     nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.dup2(nothing, 2)

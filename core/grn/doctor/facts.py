@@ -178,3 +178,8 @@ class Facts:
     machine: MachineFacts = MachineFacts()
     mps: MpsFacts = MpsFacts()
     failed: Sequence[tuple[str, str]] = ()
+
+    @property
+    def uses_driver(self) -> bool:
+        """Whether a driver is wanted here: not where simulated devices or none were chosen."""
+        return self.wanted_devices in (None, "", "auto", "nvml")

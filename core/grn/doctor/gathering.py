@@ -5,15 +5,18 @@ Promises: bounded, starts no broker, changes nothing that is not its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grn
 from grn import paths
+from grn.devices import canonical_spec
 from grn.doctor import brokerlook, devicelook, driverlook, machinelook, pythonlook
 from grn.doctor.facts import (
     BrokerFacts,
     DriverFacts,
     Facts,
+    Holder,
     MachineFacts,
     MpsFacts,
     PlaceFacts,
@@ -21,7 +24,7 @@ from grn.doctor.facts import (
     Seen,
     StateFacts,
 )
-from grn.doctor.holders import holders_of
+from grn.doctor.holders import holders_of, simulated
 from grn.errors import GrnError
 from grn.settings import Settings, load
 
@@ -43,7 +46,7 @@ def gather(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Facts
         """One look that fails costs what it would have shown, and is a finding itself."""
         try:
             return look()
-        except (OSError, ValueError, KeyError, TypeError, GrnError) as error:
+        except (OSError, ImportError, ValueError, LookupError, TypeError, GrnError) as error:
             failed.append((about, f"{type(error).__name__}: {error}"))
             return otherwise
 
@@ -61,15 +64,13 @@ def gather(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Facts
     return Facts(
         environ={name: environ[name] for name in _SHOWN if name in environ},
         settings_problem=settings_problem,
-        wanted_devices=settings.devices,
+        wanted_devices=_canonical(settings.devices),
         cpu_reserve=settings.cpu_reserve,
         ram_reserve_mib=settings.ram_reserve_mib,
         release=grn.__version__,
         driver=driver,
         seen=tried("device", lambda: devicelook.see(settings.devices, mask, driver), Seen("none")),
-        holders=tried(
-            "device", lambda: holders_of(driver.readings.values(), status.get("leases", ())), ()
-        ),
+        holders=tried("device", lambda: _holders(driver, status, place.path), ()),
         place=place,
         broker=broker,
         state=tried("state", lambda: machinelook.state_of(settings.state_dir), StateFacts()),
@@ -78,6 +79,14 @@ def gather(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Facts
         mps=tried("mps", lambda: machinelook.mps_of(environ), MpsFacts()),
         failed=failed,
     )
+
+
+def _holders(driver: DriverFacts, status: Mapping[str, Any], socket: str) -> tuple[Holder, ...]:
+    readings = list(driver.readings.values())
+    spec = status.get("broker", {}).get("devices", "")
+    if spec.startswith("sim:"):
+        readings += simulated(spec, os.path.dirname(socket))
+    return holders_of(readings, status.get("leases", ()))
 
 
 def settings_of(
@@ -93,6 +102,14 @@ def settings_of(
             state_dir=paths.state_dir(environ),
         )
         return bare, str(error)
+
+
+def _canonical(spec: str | None) -> str | None:
+    """Write devices as a broker names them, so that both can be compared."""
+    try:
+        return None if spec is None else canonical_spec(spec)
+    except GrnError:
+        return spec  # `devicelook.see` says what is wrong with it
 
 
 def _source(flags: Mapping[str, str | None], environ: Mapping[str, str], settings: Settings) -> str:

@@ -6,6 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from grn import procs
+from grn.devices import simfolder
+from grn.devices.base import DeviceReading, ProcessUse
+from grn.devices.simspec import parse_spec
 from grn.doctor.brokerlook import user_name
 from grn.doctor.facts import Holder
 
@@ -13,9 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from grn.devices.base import DeviceReading
 
-__all__ = ["holders_of", "lease_of"]
+__all__ = ["holders_of", "lease_of", "simulated"]
 
 
 def holders_of(
@@ -37,6 +39,33 @@ def holders_of(
         for reading in readings
         for use in sorted(reading.processes or (), key=lambda use: -(use.mib or 0))
     )
+
+
+def simulated(spec: str, socket_folder: str) -> tuple[DeviceReading, ...]:
+    """Return who holds what on the simulated devices of a broker, read from their folder."""
+    described = parse_spec(spec)
+    if described.meter == "rss":
+        return ()
+    folder = described.directory or os.path.join(socket_folder, "sim")
+    uses: dict[tuple[int, int], list[ProcessUse]] = {}
+    records = simfolder.procs_path(folder)
+    for name in sorted(os.listdir(records)):
+        for holding in _holdings(os.path.join(records, name)):
+            uses.setdefault(holding.key, []).append(ProcessUse(holding.pid, holding.mib))
+    return tuple(
+        DeviceReading(device.uuid, "ok", processes=tuple(uses.get(device.key, ())))
+        for device in simfolder.read_devices(folder)
+    )
+
+
+def _holdings(path: str) -> list[simfolder.Holding]:
+    if os.path.basename(path).startswith("."):
+        return []
+    try:
+        found = simfolder.holdings_in(simfolder.read_file(path))
+    except FileNotFoundError:
+        return []  # its process ended between the listing and the look
+    return [holding for holding in found if simfolder.is_current(holding)]
 
 
 def lease_of(

@@ -25,7 +25,7 @@ _MOST_WARNINGS = 20
 def findings(facts: Facts) -> Iterator[Finding]:
     """Say what is true of settings, socket, broker, its books, and the state folder."""
     if facts.settings_problem:
-        yield told("problem", "settings", facts.settings_problem, "correct it")
+        yield problem("settings", facts.settings_problem, "correct it; until then no command works")
     yield from _place(facts)
     yield from _runs(facts)
     if facts.broker.status is not None:
@@ -63,8 +63,7 @@ def _room(about: str, what: str, free_mib: int | None) -> Iterator[Finding]:
 def _runs(facts: Facts) -> Iterator[Finding]:
     broker, place = facts.broker, facts.place
     if broker.problem:
-        who = "" if broker.lock_pid is None else f" (pid {broker.lock_pid} holds its lock)"
-        yield told("problem", _ABOUT, broker.problem + who, _not_asked(broker.lock_pid))
+        yield _silent(broker.problem, broker.lock_pid)
     elif not broker.runs and place.is_system:
         yield problem(
             _ABOUT,
@@ -82,10 +81,15 @@ def _runs(facts: Facts) -> Iterator[Finding]:
         yield from _other_release(facts)
 
 
-def _not_asked(pid: int | None) -> str:
+def _silent(said: str, pid: int | None) -> Finding:
     if pid is None:
-        return "end what listens there, or set GRN_SOCKET to another path"
-    return f"if it hangs, end it (kill {pid}): jobs go on, and the next broker takes them over"
+        do = "end what listens there, or set GRN_SOCKET to another path"
+        return told("problem", _ABOUT, said, do)
+    return problem(
+        _ABOUT,
+        f"{said} (pid {pid} holds its lock)",
+        f"if it hangs, end it (kill -9 {pid}): jobs go on, and the next broker takes them over",
+    )
 
 
 def _other_release(facts: Facts) -> Iterator[Finding]:
@@ -119,7 +123,7 @@ def _books(facts: Facts, status: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _warnings(warnings: list[str]) -> Iterator[Finding]:
     for text in warnings[:_MOST_WARNINGS]:
-        yield told("problem" if _NOTHING_GRANTED in text else "note", _ABOUT, text)
+        yield Finding("problem" if _NOTHING_GRANTED in text else "note", _ABOUT, text)
     if len(warnings) > _MOST_WARNINGS:
         more = len(warnings) - _MOST_WARNINGS
         yield note(_ABOUT, f"it has {more} more warnings", "grn status shows all")

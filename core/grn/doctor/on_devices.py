@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from grn.devices.nvml.found import Card, FoundDevice
     from grn.doctor.facts import Facts
 
-__all__ = ["findings"]
+__all__ = ["choice", "findings"]
 
 _ABOUT = "device"
 _SAYS_NOT = (
@@ -32,7 +32,6 @@ def findings(facts: Facts) -> Iterator[Finding]:
             yield from _device(card, device, facts)
     yield from _processes(cards)
     yield from _accounting(cards)
-    yield from _simulated(facts)
 
 
 def _card(card: Card) -> Iterator[Finding]:
@@ -152,15 +151,24 @@ def _cards(found: Iterable[tuple[int, str]]) -> str:
     return f"card{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
-def _simulated(facts: Facts) -> Iterator[Finding]:
-    """What a broker would manage, where that is not what the driver shows."""
+def choice(facts: Facts) -> Iterator[Finding]:
+    """Say what a broker would manage, where that is not simply what the driver shows."""
     seen = facts.seen
     if seen.problem:
         yield told("problem", _ABOUT, seen.problem)
     elif seen.spec.startswith("sim:"):
         for info in seen.devices:
             yield ok(_ABOUT, f"{info.index} {info.name} ({info.uuid}): simulated")
+    elif seen.spec == "nvml" and not (seen.devices or _explained(facts)):
+        yield problem(_ABOUT, "of all cards none can be given to a job", "; ".join(seen.notes))
     elif seen.spec == "none" and facts.wanted_devices == "none":
         yield ok(_ABOUT, "none, as chosen: jobs share CPUs and RAM only")
     for text in seen.notes if seen.spec.startswith("sim:") else ():
         yield note(_ABOUT, text)
+
+
+def _explained(facts: Facts) -> bool:
+    """Whether a problem of its own says why no device is left."""
+    cards = facts.driver.inventory.cards
+    broken = any(card.problem or (card.divided and not card.devices) for card in cards)
+    return broken or "CUDA_VISIBLE_DEVICES" in facts.environ or bool(facts.driver.claimed)

@@ -23,6 +23,9 @@ def findings(facts: Facts) -> Iterator[Finding]:
     found = driver.inventory
     if found.problem and driver.library is None and driver.module_version is None:
         yield _absent(facts)
+    elif found.problem and found.problem == facts.python.binding_problem:
+        yield note(_ABOUT, "not asked, for lack of its binding (see python)")
+        yield from _versions(facts)
     elif found.problem:
         yield told("problem", _ABOUT, found.problem, "ask `nvidia-smi`, look at `dmesg`")
         yield from _versions(facts)
@@ -49,7 +52,7 @@ def _absent(facts: Facts) -> Finding:
     if facts.wanted_devices == "nvml":
         do = "install the driver, or name other devices (--devices, GRN_DEVICES)"
         return problem(_ABOUT, facts.driver.inventory.problem, do)
-    if facts.wanted_devices not in (None, "", "auto"):
+    if not facts.uses_driver:
         return ok(_ABOUT, f"{facts.driver.inventory.problem}; {facts.wanted_devices} needs none")
     return note(_ABOUT, facts.driver.inventory.problem, _SIMULATE)
 

@@ -275,6 +275,7 @@ def figures(
     *,
     old_server: bool = False,
     other_numbers: bool = False,
+    hidden: bool = False,
 ) -> Figures:
     """Sum up who holds what on one device.
 
@@ -286,11 +287,13 @@ def figures(
         old_server: an MPS server may hold what leases allocated (see `hides_clients`).
         other_numbers: the driver was caught counting in another pid namespace, so that a process
             that exists here may be meant for another one.
+        hidden: nobody is listed, and yet the total is above what it was without leases.
 
     The rules, in this order:
 
     1. With no lease on the device, whoever has no lease is foreign, known or not.
-    2. A stranger that holds memory, or may, makes all unknown: it may be any lease's.
+    2. A stranger that holds memory, or may, makes all unknown: it may be any lease's. So does memory
+       that nobody listed holds: in a container the driver's list may be empty.
     3. So does a process of a lease of this device whose use the driver does not tell. That of a
        foreign process, or of a lease that strays here, does not: it is in what the others leave.
     4. A doubtful process leaves foreign memory as it was, and no lease less than it held: it may be
@@ -299,7 +302,7 @@ def figures(
     """
     listed = [use for use in uses if use.holds or use.lease]
     held, holders = _sums(listed)
-    unknown = old_server or any(
+    unknown = (old_server or hidden) or any(
         use.stranger or (use.lease in booked and (use.mib is None or other_numbers))
         for use in listed
         if use.holds

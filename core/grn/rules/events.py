@@ -154,6 +154,8 @@ class Reading:
     holders: dict[str, tuple[int, ...]]
     strangers: tuple[int, ...] = ()
     """Processes that the driver names and that do not exist here (another pid namespace)."""
+    hidden: bool = False
+    """Memory is held, and the driver lists nobody who holds it."""
     accounted: dict[str, int] = field(default_factory=dict)
     """Lease -> MiB: the largest use that the driver recorded of its processes."""
     xids: tuple[int, ...] = ()

@@ -83,6 +83,8 @@ class Book:
     """What was foreign when that was last known: a lease that is alone holds what is above it."""
     strangers: tuple[int, ...] = ()
     """Processes that the driver names here and that do not exist in the broker's world."""
+    hides_processes: bool = False
+    """The driver lists nobody, though memory is held."""
     usage_known: bool = True
     committed_mib: int = 0
     bookings: dict[str, Booking] = field(default_factory=dict)

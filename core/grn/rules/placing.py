@@ -75,6 +75,7 @@ class Placer:
     ) -> None:
         self._note = f" ({note})" if note else ""
         self._ledger = ledger
+        self._has_slices = any(book.device.parent is not None for book in ledger.books)
         self._shares_ram = any(book.ram is not None for book in ledger.books)
         self._smallest_mib = min((book.device.capacity_mib for book in ledger.books), default=0)
         self._profiles = profiles
@@ -104,18 +105,33 @@ class Placer:
             and count <= len(books)
             and (wish or 0) <= self._smallest_mib
             and not self._shares_ram
+            and (count == 1 or not self._has_slices)
         ):
             return None  # as nearly always
         allowed = [book for book in books if self._allowed(book, request)]
-        if len(allowed) < count and len(allowed) < len(books):
-            return (
-                f"{_devices(count)} asked, the caller's CUDA_VISIBLE_DEVICES leaves"
-                f" {len(allowed)} of {len(books)}"
-            )
+        return self._too_few(allowed, count) or self._too_small(allowed, count, request)
+
+    def _too_few(self, allowed: list[Book], count: int) -> str | None:
+        asked, managed = _devices(count), len(self._ledger.books)
+        if len(allowed) < count and len(allowed) < managed:
+            left = f"{len(allowed)} of {managed}"
+            return f"{asked} asked, the caller's CUDA_VISIBLE_DEVICES leaves {left}"
         if len(allowed) < count:
-            return f"{_devices(count)} asked, this broker manages {len(books)}{self._note}"
+            return f"{asked} asked, this broker manages {managed}{self._note}"
+        whole = sum(1 for book in allowed if book.device.parent is None)
+        if count > 1 and whole < count:
+            return (
+                f"{asked} asked: a process sees one MIG slice only, so slices do not add up, and"
+                f" beside {len(allowed) - whole} of them there are {whole} whole devices"
+            )
+        return None
+
+    def _too_small(self, allowed: list[Book], count: int, request: Request) -> str | None:
+        wish = request.memory_mib
         if wish is None:
             return None
+        if count > 1:
+            allowed = [book for book in allowed if book.device.parent is None]
         largest = max(book.device.capacity_mib for book in allowed)
         if wish > largest:
             return (
@@ -191,6 +207,8 @@ class Placer:
         too_small = False
         for book in self._ledger.books:
             if request.allowed is not None and book.device.uuid not in request.allowed:
+                continue
+            if count > 1 and book.device.parent is not None:
                 continue
             need = needs.get(book.device.model)
             if need is None:

@@ -55,6 +55,7 @@ def _take(machine: Machine, reading: ev.Reading, now: float) -> list[ev.Effect]:
     if reading.state is DeviceState.OK:
         book.usage_known = reading.used_mib is not None
         book.strangers = reading.strangers
+        book.hides_processes = reading.hidden
         if reading.leases is not None:
             effects += _take_figures(machine, book, reading, reading.leases)
         else:
@@ -81,9 +82,7 @@ def _sum_up(machine: Machine, lease: Lease) -> None:
 # -- health ---------------------------------------------------------------------------------------
 
 
-def _take_health(
-    machine: Machine, book: Book, reading: ev.Reading, now: float
-) -> list[ev.Effect]:
+def _take_health(machine: Machine, book: Book, reading: ev.Reading, now: float) -> list[ev.Effect]:
     uuid = book.device.uuid
     effects: list[ev.Effect] = []
     health = machine.health.get(uuid)
@@ -203,9 +202,17 @@ def _unread(machine: Machine, lease: Lease) -> bool:
 def warnings(machine: Machine) -> list[str]:
     """Say what a person should know about the devices and who uses them."""
     told = [
-        _stray_text(machine, lease, uuid) for lease in machine.leases.values() for uuid in lease.strays
+        _stray_text(machine, lease, uuid)
+        for lease in machine.leases.values()
+        for uuid in lease.strays
     ]
     for book in machine.ledger.books:
+        if book.hides_processes:
+            told.append(
+                f"device {book.device.index}: its memory is used and the driver lists no process: run"
+                " the broker in the host's pid namespace (containers: --pid=host). Until then sizes"
+                " are taken from the device's total, while a job is alone there"
+            )
         if book.strangers:
             pids = ", ".join(map(str, book.strangers[:8]))
             told.append(

@@ -7,14 +7,15 @@ what the driver lists.
 
     suite     the order of the checks, the time they may take, the result of each
     checks    the checks themselves, one function each; `bench` is what they have at hand
-    frameworks  a small allocation by PyTorch, CuPy and JAX, where they are installed
+    listed    whether the driver has a process where it should be
     ground    the broker that is tested: one of our own, or the one that has the devices
-    jobs      one `grn run` and what its program says
+    jobs      one `grn run` and what its program says (`lines`)
     driver    what the driver lists, asked in a process of its own
+    verdict   how a check ends
     report    the text to paste into a bug report, and the JSON
 
 The programs that run as jobs: `python -m grn.selftest.worker` (through `cuda`, which needs nothing but
-libcuda) and `python -m grn.selftest.frameworks`.
+libcuda) and `python -m grn.selftest.frameworks` (PyTorch, CuPy, JAX, where they are installed).
 
 Must not: touch profiles of the user's, signal what it did not start, take memory outside of a lease.
 """

@@ -10,18 +10,21 @@ from grn.selftest.jobs import Program
 from grn.selftest.verdict import FailedError, SkippedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from grn.selftest.driver import Driver, Look
     from grn.selftest.ground import Ground
 
-__all__ = ["CONTEXT_BOUND_MIB", "Bench", "expect", "place"]
+__all__ = ["CONTEXT_BOUND_MIB", "EXCLUSIVE", "Bench", "expect", "place"]
 
 CONTEXT_BOUND_MIB = 1024
 """What the driver may take for a process beside what it asked for."""
 
 _RSS_BOUND_MIB = 512
 """With `meter=rss`: the interpreter."""
+
+EXCLUSIVE = (1, 3)
+"""The compute modes in which one process has a device."""
 
 _SIZES_MIB = (1024, 256, 64)
 _WAIT_S = 20.0
@@ -66,6 +69,9 @@ class Bench:
             SkippedError: there is no CUDA driver for jobs here.
             FailedError: it does not run.
         """
+        devices = self.devices()
+        if not any(device["free_mib"] for device in devices):
+            raise SkippedError(f"no room on any of {len(devices)} devices that can be given")
         program = self.start("look", memory_mib=1, mib=0)
         said = program.hear("sees", self.patience_s)
         self.told, self.cuda = said["told"], said["cuda"]
@@ -111,15 +117,24 @@ class Bench:
         modest = [size for size in _SIZES_MIB if 4 * (size + self.extra_mib) <= share]
         return next(iter(modest), _SIZES_MIB[-1] if share >= _SIZES_MIB[-1] else 0)
 
-    def roomiest(self, jobs: int = 1) -> tuple[dict[str, Any], int]:
-        """Return the device with most room, and the size of a job on it.
+    def given_alone(self) -> set[str]:
+        """Return the devices that have one job at a time: MIG slices, and by compute mode."""
+        facts = [] if self.driver is None else self.driver.facts.get("devices", [])
+        exclusive = {entry["uuid"] for entry in facts if entry["mode"] in EXCLUSIVE}
+        slices = {d["uuid"] for d in self.devices() if d["uuid"].startswith("MIG-")}
+        return exclusive | slices
+
+    def roomiest(self, jobs: int = 1, but: Collection[str] = ()) -> tuple[dict[str, Any], int]:
+        """Return the device with most room, and the size of a job on it; `but` leaves some out.
 
         Raises:
             SkippedError: no device has room for so many jobs.
         """
-        devices = self.devices()
+        usable = self.devices()
+        devices = [device for device in usable if device["uuid"] not in but]
         if not devices:
-            raise SkippedError("no device can be given now")
+            alone = "each device here has one job at a time (a MIG slice, or exclusive mode)"
+            raise SkippedError(alone if usable else "no device can be given now")
         device = max(devices, key=lambda each: each["free_mib"] or 0)
         size = self.size_on(device, jobs)
         if not size:

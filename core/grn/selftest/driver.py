@@ -22,8 +22,9 @@ from grn.selftest.lines import Lines
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Look", "NvmlDriver", "SimulatedDriver", "SilentDriverError", "View"]
+__all__ = ["Look", "NvmlDriver", "SilentDriverError", "SimulatedDriver", "View"]
 
+_FIRST_WITHIN_S = 30.0
 _ANSWER_WITHIN_S = 10.0
 
 
@@ -81,7 +82,7 @@ class NvmlDriver:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(  # noqa: S603 - our own program
+        self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "grn.selftest.driver"],
             stdin=pipe,
             stdout=pipe,
@@ -90,7 +91,12 @@ class NvmlDriver:
         )
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
         self._lines = Lines(self._process.stdout.fileno())
-        self.facts: dict[str, Any] = self._answer()
+        try:
+            # Where nothing else has the driver open, initialising it takes seconds a card.
+            self.facts: dict[str, Any] = self._answer(_FIRST_WITHIN_S)
+        except BaseException:
+            self.close()
+            raise
 
     def look(self) -> Look:
         """Look at all devices."""
@@ -99,14 +105,15 @@ class NvmlDriver:
             self._process.stdin.write(b"look\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
-            raise SilentDriverError("the driver cannot be asked any more") from error
-        return Look({row["uuid"]: _view(row) for row in self._answer()["devices"]})
+            raise SilentDriverError("the program that asks it has died") from error
+        return Look({row["uuid"]: _view(row) for row in self._answer(_ANSWER_WITHIN_S)["devices"]})
 
-    def _answer(self) -> dict[str, Any]:
-        answer = self._lines.next(_ANSWER_WITHIN_S)
+    def _answer(self, within_s: float) -> dict[str, Any]:
+        answer = self._lines.next(within_s)
+        if answer is None and self._lines.ended:
+            raise SilentDriverError("the program that asks it has died")
         if answer is None:
-            silent = "does not answer" if self._process.poll() is None else "cannot be asked"
-            raise SilentDriverError(f"the driver {silent} (waited {_ANSWER_WITHIN_S:g} s)")
+            raise SilentDriverError(f"it does not answer within {within_s:g} s")
         if "problem" in answer:
             raise SilentDriverError(answer["problem"])
         return answer
@@ -135,7 +142,10 @@ class SimulatedDriver:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self.facts: dict[str, Any] = {}
+        devices = simfolder.read_devices(folder)
+        self.facts: dict[str, Any] = {
+            "devices": [{"uuid": d.uuid, "mode": int(d.mode), "capabilities": []} for d in devices]
+        }
 
     def look(self) -> Look:
         """Look at all devices."""

@@ -61,7 +61,8 @@ FRAMEWORKS: dict[str, tuple[str, Callable[[int], tuple[object, str]]]] = {
 
 def installed(module: str) -> bool:
     """Whether this Python has a module; it is not imported."""
-    return importlib.util.find_spec(module) is not None
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None  # else a mere folder of that name
 
 
 def main() -> int:

@@ -11,8 +11,10 @@ Must not: start a broker at the user's socket, or touch a profile of another nam
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
+from grn import procs
 from grn.client import Client
 from grn.devices import canonical_spec
 from grn.errors import BrokerSilent, BrokerUnavailable, GrnError, UsageError
@@ -34,6 +36,9 @@ _OWN = {
     "sample_fast": "0.1s",
     "sample_slow": "0.25s",
 }
+
+_LEAVES_WITHIN_S = 5.0
+_LOOK_EVERY_S = 0.02
 
 
 class Ground:
@@ -68,7 +73,9 @@ class Ground:
         """Leave it as it was: our own is ended, another one forgets our job types."""
         try:
             if self.private:
+                start = procs.start_time(self.pid)
                 self.client.stop()
+                _wait_for_end(self.pid, start)
             else:
                 self._forget()
         except BrokerUnavailable:
@@ -116,6 +123,13 @@ def open_ground(
         elif socket is not None:
             raise BrokerUnavailable(f"no broker at {socket}")
     return _start(folder, devices, environ)
+
+
+def _wait_for_end(pid: int, start: int | None) -> None:
+    """Wait, for a bounded time: it may write in its folder until then."""
+    deadline = time.monotonic() + _LEAVES_WITHIN_S
+    while start is not None and procs.is_alive(pid, start) and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _running(settings: Settings) -> Client | None:

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from grn.selftest.ground import PREFIX
-from grn.selftest.lines import Lines
+from grn.selftest.lines import Lines, object_in
 from grn.selftest.verdict import FailedError, SkippedError
 
 if TYPE_CHECKING:
@@ -151,17 +151,20 @@ def look_without_lease(ground: Ground, kind: str, more: Mapping[str, str]) -> li
         FailedError: it failed.
     """
     argv = [sys.executable, "-P", "-m", "grn.selftest.worker", f"--devices={kind}"]
-    done = subprocess.run(  # noqa: S603 - our own program
-        argv,
-        check=False,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        env={**ground.environ(), **more},
-        timeout=_END_WITHIN_S,
-    )
-    for line in done.stdout.splitlines():
-        said = json.loads(line)
-        if said["event"] == "sees":
+    try:
+        done = subprocess.run(  # noqa: S603 - our own program
+            argv,
+            check=False,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            env={**ground.environ(), **more},
+            timeout=_END_WITHIN_S,
+        )
+    except subprocess.TimeoutExpired:
+        text = f"a program without a lease did not end within {_END_WITHIN_S:g} s"
+        raise FailedError(text) from None
+    for said in map(object_in, done.stdout.splitlines()):
+        if said is not None and said.get("event") == "sees":
             uuids: list[str] = said["uuids"]
             return uuids
     words = " ".join(done.stderr.decode("utf-8", "replace").split())[-_LAST_WORDS:]

@@ -8,7 +8,7 @@ import select
 import time
 from typing import Any
 
-__all__ = ["Lines"]
+__all__ = ["Lines", "object_in"]
 
 _CHUNK = 1 << 16
 
@@ -28,7 +28,7 @@ class Lines:
             line, newline, rest = self._rest.partition(b"\n")
             if newline:
                 self._rest = rest
-                found = _object(line)
+                found = object_in(line)
                 if found is not None:
                     return found
             elif self.ended or not self._read(deadline - time.monotonic()):
@@ -45,7 +45,8 @@ class Lines:
         return bool(data)
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def object_in(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object of a line; None if it is none."""
     try:
         found = json.loads(line)
     except ValueError:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Scrubber", "as_object", "details", "heading", "line", "verdict", "verdict_line"]
 
 SCHEMA = 1
-_SHORTEST_NAME = 3  # a shorter one is part of too many words
+_SAID = ("driver", "CUDA")  # the same for all
+_SHORTEST_HOST = 4  # a shorter one is a common word
 _ANY_USER = re.compile(r"\buser \S+ \(uid \d+\)")
 _ANY_HOME = re.compile(r"/(?:home|Users)/[^/\s'\":;,]+")
 
@@ -41,12 +42,14 @@ class Scrubber:
         self._swaps += [(home, "~") for home in homes]
         self._swaps = [(path, word) for path, word in self._swaps if len(path) > 1]
         self._swaps.sort(key=lambda swap: -len(swap[0]))
-        names = {(account, "<user>"), (environ.get("USER", ""), "<user>"), (_host(), "<host>")}
+        # A user's name may be a common word: only as a part of a path it surely is the name.
         self._names = [
-            (re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])"), word)
-            for name, word in names
-            if len(name) >= _SHORTEST_NAME and name not in ("root", "localhost")
+            (re.compile(rf"/{re.escape(name)}(?![\w.-])"), "/<user>")
+            for name in {account, environ.get("USER", "")} - {"", "root"}
         ]
+        host = _host()
+        if len(host) >= _SHORTEST_HOST and host != "localhost":
+            self._names.append((re.compile(rf"(?<![\w-]){re.escape(host)}(?![\w-])"), "<host>"))
 
     def __call__(self, text: str) -> str:
         """Return the text without it."""
@@ -80,10 +83,10 @@ def _host() -> str:
 def heading(ground: Ground, devices: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the first lines: versions, the broker, the devices."""
     python = f"Python {platform.python_version()}"
+    system = f"Linux {platform.release()} {platform.machine()}"
     whose = "our own" if ground.private else f"the one that runs (pid {ground.pid}), through leases"
     lines = [
-        f"grn selftest: grn {__version__}, {python}, Linux {platform.release()}"
-        f" {platform.machine()}",
+        f"grn selftest: grn {__version__}, {python}, {system}",
         f"broker: {whose}; devices: {ground.spec}",
     ]
     lines += [
@@ -103,15 +106,15 @@ def line(result: Result) -> str:
 
 def details(facts: Mapping[str, Any], warnings: Sequence[str]) -> list[str]:
     """Return what the driver says of itself and its devices, and the broker's warnings."""
-    lines = [
-        f"driver {facts.get('driver') or 'unknown'}, CUDA {facts.get('cuda') or 'unknown'};"
-        f" CUDA in a job: {facts.get('libcuda') or 'none'}"
-    ]
+    driver, cuda = (facts.get(key) or "unknown" for key in ("driver", "cuda"))
+    lines = [f"driver {driver}, CUDA {cuda}; CUDA in a job: {facts.get('libcuda') or 'none'}"]
     if facts.get("driver_problem"):
         lines.append(f"the driver was not asked: {facts['driver_problem']}")
     for device in facts.get("devices", ()):
-        what = ", ".join(f"{name}: {answer}" for name, answer in device["capabilities"])
-        lines.append(f"{device['uuid']}: {what}")
+        what = ", ".join(
+            f"{name}: {answer}" for name, answer in device["capabilities"] if name not in _SAID
+        )
+        lines += [f"{device['uuid']}: {what}"] if what else []
     return lines + [f"warning of the broker: {warning}" for warning in warnings]
 
 

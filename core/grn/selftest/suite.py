@@ -17,11 +17,11 @@ from grn.selftest.frameworks import FRAMEWORKS
 from grn.selftest.verdict import FAILED, OK, SKIPPED, FailedError, Result, SkippedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from grn.selftest.ground import Ground
 
-__all__ = ["BUDGET_S", "run"]
+__all__ = ["BUDGET_S", "NAMES", "run"]
 
 BUDGET_S = 180.0
 _FOR_THE_END_S = 10.0
@@ -43,15 +43,21 @@ _CHECKS: tuple[Check, ...] = (
         for module, (name, _) in FRAMEWORKS.items()
     ),
 )
+NAMES = tuple(name for name, _, _ in _CHECKS)
 
 
 def run(
-    ground: Ground, begins: Callable[[str], None], ended: Callable[[Result], None]
+    ground: Ground,
+    names: Sequence[str],
+    *,
+    begins: Callable[[str], None],
+    ended: Callable[[Result], None],
 ) -> tuple[list[Result], dict[str, Any]]:
-    """Make all checks; return their results and what was learnt of the machine on the way.
+    """Make the checks; return their results and what was learnt of the machine on the way.
 
     Args:
         ground: the broker to test.
+        names: of the checks to make; none: all.
         begins: told the title of a check before it is made.
         ended: told its result.
     """
@@ -61,6 +67,8 @@ def run(
         bench.meet_driver()
         hindrance = _first_job(bench)
         for name, title, check in _CHECKS:
+            if names and name not in names:
+                continue
             begins(title)
             results.append(_one(bench, name, title, check, hindrance))
             ended(results[-1])

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
         """What a program can do with devices."""
 
         uuids: list[str]
-        version: str
+
+        @property
+        def version(self) -> str:
+            """The newest CUDA that the driver supports."""
+            ...
 
         def hold(self, ordinal: int, mib: int) -> None:
             """Take memory on a device until the process ends."""
@@ -50,7 +54,11 @@ class Simulated:
         self._cuda = SimulatedCuda(os.environ)
         atexit.register(self._cuda.release)
         self.uuids = [bare(device.uuid) for device in self._cuda.devices]
-        self.version = "none (simulated)"
+
+    @property
+    def version(self) -> str:
+        """There is no CUDA here."""
+        return "none (simulated)"
 
     def hold(self, ordinal: int, mib: int) -> None:
         """Take memory on a simulated device."""

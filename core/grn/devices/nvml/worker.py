@@ -48,7 +48,10 @@ def serve(sock: socket.socket, binding: Any, wanted: dict[str, Any]) -> None:
         except binding.NVMLError as error:
             # Whether a code that may mean both is about the card, a fresh process will find out.
             state = "lost" if is_lost(error.value) else "stale"
-            _tell(sock, {**_trouble(state, error.value, binding), "xids": _last(reader, binding, state)})
+            _tell(
+                sock,
+                {**_trouble(state, error.value, binding), "xids": _last(reader, binding, state)},
+            )
             return
         _tell(sock, {"answer": question["number"], "at_s": time.monotonic(), **answer})
 
