@@ -15,14 +15,14 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 from grn import procs
+from grn.broker.keeper import ProfileKeeper
 from grn.broker.sampler import Sampler
 from grn.broker.turn import Turn
 from grn.broker.watch import Watcher
-from grn.errors import JournalError, UsageError
+from grn.errors import JournalError
 from grn.rules import events as ev
-from grn.rules.messages import number, released_reply, text
-from grn.rules.profiles import from_record, to_record
-from grn.rules.report import profiles_report, status_report
+from grn.rules.messages import released_reply
+from grn.rules.report import status_report
 from grn.rules.seeing import warnings as seen_warnings
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from grn.broker.journal import Journal
     from grn.broker.store import ProfileStore
     from grn.devices.base import Backend, DrivenBackend
-    from grn.rules.estimate import Profile
     from grn.rules.machine import Machine
     from grn.rules.messages import GrantWriter
     from grn.rules.model import Device, End, Lease, Owner, Policy
@@ -40,9 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerCore"]
 
 _INBOX_BYTES = 1 << 16
-_KEEP_PROFILES_AFTER_S = 0.2
 _HEAL_EVERY_S = 1.0
-_PRUNE_EVERY = 500
 _COMPACT_RECORDS = 16384
 log = logging.getLogger("grn.broker")
 
@@ -89,15 +86,17 @@ class BrokerCore:
         self.warnings: list[str] = []
         self._journal = journal
         self._managed: dict[str, object] = {"ev": "devices", "spec": backend.spec, "mask": mask}
-        self._store = store
-        self._max_types = max_types
+        self._keeper = ProfileKeeper(
+            loop,
+            machine.profiles,
+            store,
+            max_types=max_types,
+            models=sorted({device.model for device in devices}),
+            failed=self._profiles_unkept,
+        )
         self._writer = writer
         self._debug = debug
         self._effects: list[ev.Effect] = []
-        self._unkept: dict[tuple[str, str], Profile] = {}
-        self._kept_since_prune = _PRUNE_EVERY
-        machine.profiles.recall = self._recall
-        self._keep_timer: asyncio.TimerHandle | None = None
         self._heal_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_exit_s = idle_exit_s
@@ -160,7 +159,7 @@ class BrokerCore:
                 if connection is not None:
                     connection.reply({"op": "waiting", "id": request_id, "reason": reason})
             case ev.Learnt(job_type, model):
-                self._learnt(job_type, model)
+                self._keeper.learnt(job_type, model)
             case ev.Said(level, said):
                 log.log(logging.getLevelNamesMapping()[level.upper()], "%s", said)
 
@@ -357,7 +356,7 @@ class BrokerCore:
     def _try_to_heal(self) -> None:
         """Write the state whole; when that works, the journal is sound again."""
         self._heal_timer = None
-        if self.compact() and self._profiles_written() is None:
+        if self.compact() and self._keeper.write() is None:
             self.step(ev.DiskHealed(self.now()))
         else:
             self._heal_timer = self.loop.call_later(_HEAL_EVERY_S, self._try_to_heal)
@@ -375,84 +374,18 @@ class BrokerCore:
 
     # -- profiles -------------------------------------------------------------------------------
 
-    def _learnt(self, job_type: str, model: str) -> None:
-        """Keep a profile soon, off the path from release to grant, many in one transaction."""
-        self._unkept[(job_type, model)] = self.machine.profiles.of(job_type, model)
-        if self._keep_timer is None:
-            self._keep_timer = self.loop.call_later(_KEEP_PROFILES_AFTER_S, self.keep_profiles)
-
-    def keep_profiles(self) -> None:
-        """Write changed profiles to their store; if that fails, grant nothing new until it works."""
-        self._keep_timer = None
-        error = self._profiles_written()
-        if error is not None:
-            self.step(ev.DiskFailed(self.now(), (), str(error)))
-            if self._heal_timer is None:
-                self._heal_timer = self.loop.call_later(_HEAL_EVERY_S, self._try_to_heal)
-            self.settle()
-
-    def _profiles_written(self) -> JournalError | None:
-        if not self._unkept:
-            return None
-        self._kept_since_prune += len(self._unkept)
-        try:
-            self._store.put_many({key: to_record(p) for key, p in self._unkept.items()})
-            if self._kept_since_prune > _PRUNE_EVERY:
-                self._store.prune(self._max_types)
-                self._kept_since_prune = 0
-        except JournalError as error:
-            return error
-        self._unkept.clear()
-        return None
-
-    def _recall(self, job_type: str) -> list[Profile]:
-        """Find what the store knows of a type of which nothing is in memory."""
-        try:
-            found = self._store.of_type(job_type)
-        except JournalError as error:
-            log.warning("profile-not-read type=%r reason=%r", job_type, str(error))
-            found = {}
-        profiles = {key: from_record(*key, record) for key, record in found.items()}
-        profiles.update((key, p) for key, p in self._unkept.items() if key[0] == job_type)
-        return list(profiles.values())
-
-    def _all_profiles(self) -> list[Profile]:
-        """List the profiles in the store and those that memory has beside them."""
-        kept = self._store.load(self._max_types)
-        everything = {key: from_record(*key, record) for key, record in kept.items()}
-        present = {(p.type, p.device_model): p for p in self.machine.profiles.all()}
-        return list({**everything, **present}.values())
+    def _profiles_unkept(self, error: JournalError) -> None:
+        """Profiles could not be written: grant nothing new until that works."""
+        self.step(ev.DiskFailed(self.now(), (), str(error)))
+        if self._heal_timer is None:
+            self._heal_timer = self.loop.call_later(_HEAL_EVERY_S, self._try_to_heal)
+        self.settle()
 
     def edit_profiles(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         """List, set or forget profiles, as a client asks."""
-        book = self.machine.profiles
-        action = text(message, "action", "list")
-        job_type, model = text(message, "type") or None, text(message, "device_model") or None
-        if action == "set":
-            mib = number(message, "memory_mib")
-            if job_type is None or not mib:
-                raise UsageError("set needs a type and a size")
-            for name in [model] if model else sorted({d.model for d in self.devices}):
-                book.of(job_type, name).set_mib = mib
-                self._learnt(job_type, name)
-        elif action == "forget":
-            self._forget(job_type, model)
-        elif action not in ("list", "show"):
-            raise UsageError(f"profiles: {action!r} is not list, show, set or forget")
+        found = self._keeper.edit(message)
         self.machine.dirty = True
-        self.keep_profiles()
-        found = book.of_type(job_type) if job_type else self._all_profiles()
-        return profiles_report(found, book.margin, model)
-
-    def _forget(self, job_type: str | None, model: str | None) -> None:
-        book = self.machine.profiles
-        types = [job_type] if job_type else sorted({p.type for p in self._all_profiles()})
-        for name in types:
-            if not book.forget(name, model) and job_type:
-                raise UsageError(f"no profile of type {name!r}")
-            self._store.delete(name, model)
-            for key in [k for k in self._unkept if k[0] == name and model in (None, k[1])]:
-                del self._unkept[key]
+        return found
 
     # -- status ---------------------------------------------------------------------------------
 
@@ -461,8 +394,8 @@ class BrokerCore:
         warnings = [*self.warnings, *seen_warnings(self.machine), *self._left_behind()]
         if self.machine.disk_problem:
             warnings.append(f"{self.machine.disk_problem}: nothing new is granted")
-        if self._store.problem:
-            warnings.append(self._store.problem)
+        if self._keeper.problem:
+            warnings.append(self._keeper.problem)
         report = status_report(self.machine, self.now(), warnings)
         report["broker"] = {
             "pid": self.pid,
@@ -508,9 +441,9 @@ class BrokerCore:
     def close(self) -> None:
         """Keep what was learnt, and let go of files."""
         self.turn.close()
-        self.keep_profiles()
+        self._keeper.keep()
         self.compact()
         self._journal.close()
-        self._store.close()
+        self._keeper.close()
         self.watcher.close()
         self.sampler.close()
