@@ -64,6 +64,11 @@ class Machine:
         row = None if pid in self.hidden else self.rows.get(pid)
         return None if row is None else row[:2]
 
+    def identity(self, pid: int) -> int | None:
+        """Return what changes with the process."""
+        self.asked += 1
+        return None if pid in self.hidden or pid not in self.rows else hash((pid, self.rows[pid]))
+
     def marker(self, pid: int) -> str | None:
         """Return the marker."""
         self.asked += 1

@@ -356,3 +356,16 @@ def test_the_table_answers_like_the_functions() -> None:
     assert set(procs.__all__) - {"BROKER_SIGN", "ProcessTable"} == {
         n for n in vars(type(table)) if n[0] != "_"
     }
+
+
+def test_an_identity_stays_with_its_process() -> None:
+    """The same number for as long as a process lives, none after its end, another one for others."""
+    with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
+        mine = procs.identity(first.pid)
+        assert mine is not None
+        assert mine != procs.identity(second.pid)
+        assert procs.identity(first.pid) == mine
+        first.kill()
+        second.kill()
+        first.wait()
+        assert procs.identity(first.pid) is None

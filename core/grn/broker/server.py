@@ -30,6 +30,7 @@ from grn.broker.store import ProfileStore
 from grn.devices import canonical_spec, open_backend
 from grn.devices.booked import rule_device
 from grn.errors import GrnError
+from grn.rules.crowding import crowding
 from grn.rules.estimate import Margin
 from grn.rules.machine import Machine
 from grn.rules.messages import GrantWriter
@@ -85,7 +86,10 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     backend = open_backend(spec, mask=mask, state_dir=os.path.dirname(path))
     core = _assemble(settings, backend, mask, journal, on_demand=on_demand)
     core.machine.restore(records, core.now())
-    _warn(core, backend.note, report, clashing_package())
+    crowded = crowding(
+        settings.jobs_at_once, settings.machine_cpus or hostcpu.usable_cpus(reserve=0)
+    )
+    _warn(core, backend.note, report, clashing_package(), crowded)
     listener = passed or bind_socket(path, mode=_mode(path))
     core.take_over()
     acceptor = Acceptor(core.loop, listener, lambda: Connection(core))

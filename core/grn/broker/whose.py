@@ -15,7 +15,7 @@ A broker outside the first pid namespace that was shown strangers cannot trust t
 numbers either: a process of that number here may be meant for another one. Where it is in the first
 one, all processes have their own numbers, and a stranger spoils its own device only.
 
-Promises: a known process costs one read of its `stat`, a new one a walk. What is remembered goes
+Promises: a known process costs one look at its folder, a new one a walk. What is remembered goes
 with its lease. All rules are in `rules.attribution`. Must not: signal anything.
 """
 
@@ -63,6 +63,9 @@ class Table(Processes, Protocol):
         """Whether the number names a process here, a zombie and a hidden one too."""
         ...
 
+    def identity(self, pid: int) -> int | None:
+        """Return a number that changes when another process has the pid; `None`: it is gone."""
+
     def in_first_pid_namespace(self) -> bool:
         """Whether every process of the machine is seen under its own number."""
         ...
@@ -73,6 +76,7 @@ class _Known:
     """A process that was seen here, and the first and last look at it by device."""
 
     verdict: Verdict
+    identity: int | None = None
     gone: bool = False
     had_lease: bool = False
     """Should that lease end, what is left of it is not its owner's next lease's."""
@@ -160,6 +164,12 @@ class Whose:
     def _see(self, pid: int, leases: Mapping[str, Lease], *, was_here: bool) -> bool:
         """Look at a listed process; return whether it is, or just was, one of this pid namespace."""
         known = self._known.get(pid)
+        # Before its birth is read: a process that takes the number in between is told apart.
+        identity = self._table.identity(pid)
+        if known is not None and identity is not None and identity == known.identity:
+            if known.verdict.leases and not any(x in leases for x in known.verdict.leases):
+                self._judge_again(pid, leases)
+            return True
         born = self._table.birth(pid)
         if born is None:
             if self._table.exists(pid):  # hidden from us, hence another user's by now
@@ -168,14 +178,15 @@ class Whose:
                 return True
             died_since = known is not None and not known.gone
             if known is not None:
-                known.gone = True
+                known.gone, known.identity = True, None
             return died_since or was_here
         if known is None or known.verdict.start != born[0]:
             verdict = judge(pid, leases, self._claims, self._table)
             # `None`: it died on the way. It was seen, so it is no stranger.
-            self._known[pid] = _Known(verdict or Verdict(born[0]))
+            known = self._known[pid] = _Known(verdict or Verdict(born[0]))
         elif known.verdict.leases and not any(x in leases for x in known.verdict.leases):
             self._judge_again(pid, leases)
+        known.identity = identity
         return True
 
     def _judge_again(self, pid: int, leases: Mapping[str, Lease]) -> None:

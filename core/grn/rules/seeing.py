@@ -29,10 +29,15 @@ def sampled(machine: Machine, event: ev.Sampled) -> list[ev.Effect]:
     effects: list[ev.Effect] = []
     for reading in event.readings:
         effects += _take(machine, reading, event.now)
+    unread = {
+        book.device.uuid
+        for book in machine.ledger.books
+        if book.state in (DeviceState.LOST, DeviceState.STALE)
+    }
     for lease in list(machine.leases.values()):
         lease.left_over = event.left_over.get(lease.id, ())
-        if _unread(machine, lease):
-            continue
+        if unread and not unread.isdisjoint(lease.uuids):
+            continue  # nothing is known of it now
         if lease.state is LeaseState.DRAINING:
             effects += machine.end_if_drained(lease)
             continue
@@ -68,13 +73,21 @@ def _take(machine: Machine, reading: ev.Reading, now: float) -> list[ev.Effect]:
 
 def _sum_up(machine: Machine, lease: Lease) -> None:
     """Say of the lease what holds for any of its devices; figures that had gaps are no figures."""
-    books = [book for u in lease.uuids if (book := machine.ledger.by_uuid.get(u)) is not None]
-    bookings = [book.bookings[lease.id] for book in books]
-    lease.unseen = any(booking.unseen for booking in bookings)
-    held = max((booking.measured_mib for booking in bookings), default=0)
+    unseen = by_delta = had_company = False
+    held = 0
+    for uuid in lease.uuids:
+        book = machine.ledger.by_uuid.get(uuid)
+        if book is None:
+            continue
+        booking = book.bookings[lease.id]
+        unseen |= booking.unseen
+        by_delta |= booking.by_delta
+        had_company |= booking.had_company
+        held = max(held, booking.measured_mib)
+    lease.unseen = unseen
     if held > lease.peak_mib:  # the source of a peak is that of the reading which made it
-        lease.by_delta = any(booking.by_delta for booking in bookings)
-    if any(booking.had_company for booking in bookings):
+        lease.by_delta = by_delta
+    if had_company:
         lease.samples = lease.peak_mib = 0
         lease.history.clear()
 
@@ -179,21 +192,13 @@ def _note_fullness(machine: Machine, book: Book, reading: ev.Reading) -> None:
         return
     nearly = reading.used_mib * 50 >= book.device.total_mib * 49
     room = book.device.total_mib - book.device.reserve_mib - book.foreign_mib
+    left = room - book.measured_mib
     for lease_id, booking in book.bookings.items():
         lease = machine.leases[lease_id]
         if booking.measured_mib or not lease.peak_mib:
-            others = book.measured_mib - booking.measured_mib
-            booking.left_mib = max(0, room - others)
+            booking.left_mib = max(0, left + booking.measured_mib)
         if booking.measured_mib:
             lease.device_nearly_full = nearly
-
-
-def _unread(machine: Machine, lease: Lease) -> bool:
-    """Whether nothing is known of the lease now: a device of it could not be read."""
-    books = [machine.ledger.by_uuid.get(uuid) for uuid in lease.uuids]
-    return any(
-        book is not None and book.state in (DeviceState.LOST, DeviceState.STALE) for book in books
-    )
 
 
 # -- in words -------------------------------------------------------------------------------------
