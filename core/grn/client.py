@@ -13,6 +13,7 @@ import warnings
 from grn.connection import Connection, connect, connect_or_start, own_cores
 from grn.errors import (
     BrokerGone,
+    BrokerSilent,
     BrokerUnavailable,
     Cancelled,
     LeaseError,
@@ -38,6 +39,8 @@ __all__ = [
     "nested_entry",
 ]
 
+_ANSWER_WITHIN_S = 30.0
+_WITHDRAWN_WITHIN_S = 5.0
 _SUCCESSOR_WITHIN_S = 60.0
 _RELEASE_WITHIN_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
@@ -128,11 +131,10 @@ class Client:
 
             settings = load()
         self._settings = settings
-        self._connection = (
-            connect_or_start(settings) if start else connect(settings, wait=False)
-        )
+        self._connection = connect_or_start(settings) if start else connect(settings, wait=False)
         self._leases: set[str] = set()
         self._nested: dict[int, dict[str, Any]] = {}
+        self._withdrawn: set[int] = set()
 
     @property
     def broker(self) -> dict[str, Any]:
@@ -145,10 +147,17 @@ class Client:
         Raises:
             GrnError: the class that the answer's code names.
             BrokerGone: if the broker ended meanwhile.
+            BrokerSilent: if it has not answered for half a minute.
         """
         request_id = self._connection.next_id()
         self._connection.send({**message, "id": request_id})
-        return self._answer(request_id, expected, None)
+        try:
+            return self._answer(request_id, expected, _ANSWER_WITHIN_S)
+        except WaitExpired:
+            raise BrokerSilent(
+                f"the broker at {self._connection.path} (pid {self.broker['pid']}) has not answered"
+                f" for {_ANSWER_WITHIN_S:g} s: is it stopped or very busy?"
+            ) from None
 
     def _answer(self, request_id: int, expected: str, timeout_s: float | None) -> dict[str, Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -157,6 +166,9 @@ class Client:
             answer = self._connection.recv(left)
             if answer is None:
                 raise WaitExpired("not granted in the time allowed")
+            if answer.get("id") in self._withdrawn and answer["op"] != "waiting":
+                self._not_wanted(answer)
+                continue
             if answer.get("id") != request_id or answer["op"] == "waiting":
                 continue
             if answer["op"] in ("refused", "error"):
@@ -275,18 +287,36 @@ class Client:
                     raise
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+        self._withdrawn.clear()
         self._connection.last_id = gone.last_id  # what runs nested keeps the id of its request
         held = sorted(self._leases | ({also} if also else set()))
         nested = list(self._nested.values())
         self.call({"op": "adopt", "leases": held, "nested": nested}, "adopted")
 
     def _withdraw(self, request_id: int) -> dict[str, Any]:
-        """Take a request back; a grant that crossed it on the way is kept after all."""
+        """Take a request back; a grant that crossed it on the way is kept after all.
+
+        A broker that hangs will find the withdrawal when it wakes up.
+        """
         self._connection.send({"op": "cancel", "id": request_id})
         try:
-            return self._answer(request_id, "granted", None)
+            return self._answer(request_id, "granted", _WITHDRAWN_WITHIN_S)
+        except WaitExpired:
+            self._withdrawn.add(request_id)
+            raise
         except Cancelled:
             raise WaitExpired("not granted in the time allowed") from None
+
+    def _not_wanted(self, answer: dict[str, Any]) -> None:
+        """Give back what was granted after nobody waited for it any more."""
+        self._withdrawn.discard(answer["id"])
+        if answer["op"] != "granted":
+            return
+        if answer["nested"]:
+            self._connection.send({"op": "leave", "id": answer["id"]})
+            return
+        told = {"op": "release", "id": self._connection.next_id(), "lease": answer["lease"]}
+        self._connection.send({**told, "stopped": True})
 
     def status(self) -> dict[str, Any]:
         """Return the state of the books (schema 1)."""

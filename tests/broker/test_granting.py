@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from tests.env import eventually
+import pytest
+
+from grn.errors import BrokerSilent, WaitExpired
+from tests.env import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -307,3 +312,24 @@ def test_leases_of_one_process_are_numbered_upwards(new_env: NewEnv):
         talker.release(grant)
     numbers = [int(lease.rpartition("-")[2]) for lease in seen]
     assert all(b > a for a, b in pairwise(numbers))
+
+
+def test_a_client_does_not_wait_for_ever_for_a_broker_that_hangs(
+    new_env: NewEnv, monkeypatch: pytest.MonkeyPatch
+):
+    """Its time is up whether the broker answers or not; what is granted too late is given back."""
+    monkeypatch.setattr("grn.client._WITHDRAWN_WITHIN_S", 0.2)
+    monkeypatch.setattr("grn.client._ANSWER_WITHIN_S", 0.2)
+    env = new_env()
+    with env.client() as client:
+        assert client.status()["leases"] == []
+        os.kill(env.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(WaitExpired):
+                client.acquire("t", memory_mib=1000, wait_s=0.1)
+            with pytest.raises(BrokerSilent, match=str(env.pid)):
+                client.status()
+        finally:
+            os.kill(env.pid, signal.SIGCONT)
+        monkeypatch.setattr("grn.client._ANSWER_WITHIN_S", PATIENCE_S)
+        eventually(lambda: client.status()["leases"] == [])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grn.broker.clashes import clashing_bindings, clashing_package
+from grn.clashes import clashing_bindings, clashing_package
 from grn.broker.store import FILE_NAME, SCHEMA_VERSION, ProfileStore
 from grn.devices.claim import claim
 from grn.doctor import machinelook

@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 import grn
-from grn.broker.clashes import clashing_bindings, clashing_package
+from grn.clashes import clashing_bindings, clashing_package
 from grn.devices.nvml.binding import import_binding
 from grn.doctor.facts import PythonFacts
 

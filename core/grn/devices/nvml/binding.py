@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
+
+from grn.clashes import clashing_bindings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
 __all__ = [
@@ -71,8 +72,6 @@ _NEEDED = (
     "nvmlEventSetWait_v2",
     "nvmlDeviceGetRemappedRows",
 )
-_CLASHING = {"nvidia_ml_py3": "nvidia-ml-py3", "py3nvml": "py3nvml", "pynvml": "pynvml"}
-"""How the folders of their metadata begin -> packages that install another `pynvml`."""
 
 
 def import_binding() -> tuple[Any, str]:
@@ -85,25 +84,13 @@ def import_binding() -> tuple[Any, str]:
     if not missing:
         return binding, ""
     path = os.path.abspath(binding.__file__ or "")
-    culprit = _culprit([os.path.dirname(path), os.path.dirname(os.path.dirname(path)), *sys.path])
+    beside = os.path.dirname(path)
+    culprit = next((name for name, _ in clashing_bindings(beside, os.path.dirname(beside))), "")
     return None, (
         f"the module pynvml in {path} is not the one of nvidia-ml-py (it has no {missing[0]});"
         f" cure: pip uninstall {culprit or 'the package that it came with'}, then"
         " pip install --force-reinstall nvidia-ml-py"
     )
-
-
-def _culprit(folders: Iterable[str]) -> str | None:
-    for folder in folders:
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:
-            continue  # an entry of the path that is a zip file, or not there
-        for name in names:
-            project = _CLASHING.get(name.lower().partition("-")[0])
-            if project is not None and name.lower().endswith((".dist-info", ".egg-info")):
-                return project
-    return None
 
 
 def is_lost(code: int) -> bool:

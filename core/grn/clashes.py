@@ -37,10 +37,13 @@ def clashing_package() -> str | None:
     return None
 
 
-def clashing_bindings() -> list[tuple[str, str]]:
-    """Return (package, folder) of each package that brings another `pynvml`, as installed here."""
+def clashing_bindings(*before: str) -> list[tuple[str, str]]:
+    """Return (package, folder) of each package that brings another `pynvml`, as installed here.
+
+    The folders `before` are looked at before those of `sys.path`.
+    """
     found: dict[tuple[str, str], None] = {}
-    for folder, names in _listed(sys.path):
+    for folder, names in _listed([*before, *sys.path]):
         for name in names:
             project, _, version = name.lower().removesuffix(".dist-info").partition("-")
             package = _OTHER_BINDINGS.get(project)
