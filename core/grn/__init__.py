@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         UsageError,
         WaitExpired,
     )
+    from grn.jobs import JobFunction, job
+    from grn.leasing import HeldLease, lease, lease_async
     from grn.reporting import report_peak
 
 __all__ = [
@@ -34,7 +36,9 @@ __all__ = [
     "Cancelled",
     "Client",
     "GrnError",
+    "HeldLease",
     "Impossible",
+    "JobFunction",
     "JournalError",
     "Lease",
     "LeaseError",
@@ -44,6 +48,9 @@ __all__ = [
     "UsageError",
     "WaitExpired",
     "__version__",
+    "job",
+    "lease",
+    "lease_async",
     "report_peak",
 ]
 
@@ -53,7 +60,12 @@ _MODULES = {
     "AsyncClient": "grn.aclient",
     "AsyncLease": "grn.aclient",
     "Client": "grn.client",
+    "HeldLease": "grn.leasing",
+    "JobFunction": "grn.jobs",
     "Lease": "grn.client",
+    "job": "grn.jobs",
+    "lease": "grn.leasing",
+    "lease_async": "grn.leasing",
     "report_peak": "grn.reporting",
 }
 

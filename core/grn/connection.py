@@ -186,9 +186,7 @@ class Connection:
             self._sock.close()
 
 
-def connect(
-    settings: Settings, session: str | None = None, *, wait: bool = True
-) -> Connection:
+def connect(settings: Settings, session: str | None = None, *, wait: bool = True) -> Connection:
     """Connect to the broker that runs; `session` is that of a connection that was lost.
 
     Without `wait`, the broker's answer to the hello is looked at when it is first wanted.
@@ -290,9 +288,7 @@ def _connected(path: str) -> socket.socket | None:
     return sock
 
 
-def _connection(
-    sock: socket.socket, session: str | None, path: str, *, wait: bool
-) -> Connection:
+def _connection(sock: socket.socket, session: str | None, path: str, *, wait: bool) -> Connection:
     try:
         return Connection(sock, session, path=path, wait=wait)
     except BaseException:

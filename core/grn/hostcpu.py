@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import os
 
+from grn.rules.cores import Core
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["memory_total_mib", "usable_cpus"]
+__all__ = ["core_map", "memory_total_mib", "usable_cpus"]
 
 _MIB = 1024**2
 _NO_LIMIT_BYTES = 2**60  # version 1 writes "no limit" as almost 2^63
@@ -39,6 +41,18 @@ def usable_cpus(*, reserve: int = 2, root: str = "/") -> int:
     if quota is not None:
         cpus = min(cpus, int(quota))
     return max(1, cpus - reserve)
+
+
+def core_map(root: str = "/") -> list[Core]:
+    """List the cores that jobs can be bound to, each with the physical one that it is a part of."""
+    return [Core(number, _physical(number, root)) for number in sorted(os.sched_getaffinity(0))]
+
+
+def _physical(core: int, root: str) -> int:
+    """Name a physical core by the first of its threads: the kernel lists them as `0,8` or `0-1`."""
+    path = f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
+    first = _read(_under(root, path)).replace("-", ",").partition(",")[0].strip()
+    return int(first) if first.isdecimal() else core
 
 
 def memory_total_mib(*, reserve_mib: int = 1024, root: str = "/") -> int | None:

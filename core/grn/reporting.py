@@ -54,12 +54,12 @@ def report_peak(
     Raises:
         UsageError: if both are given, or a figure is negative or no number.
     """
-    peak = _whole_mib(mib, bytes)
+    peak = whole_mib(mib, bytes)
     lease = os.environ.get("GRN_LEASE")
     if not lease:
         return False
     if peak is None:
-        peak = _of_frameworks()
+        peak = of_frameworks()
     if not peak:
         return False
     try:
@@ -75,7 +75,7 @@ def _warn(text: str, *, of: int) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=of)
 
 
-def _whole_mib(mib: float | None, size: float | None) -> int | None:
+def whole_mib(mib: float | None, size: float | None) -> int | None:
     """Return the figure that was given in MiB, rounded up; `None` if none was.
 
     Raises:
@@ -122,7 +122,7 @@ def _check(connection: Connection, request_id: int) -> None:
 # -- frameworks -----------------------------------------------------------------------------------
 
 
-def _of_frameworks() -> int | None:
+def of_frameworks() -> int | None:
     """Return the peak on the fullest device, MiB; `None` if no framework here uses a device.
 
     What several frameworks of one process reserved adds up, device by device.

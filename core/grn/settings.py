@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 
 from grn import paths
+from grn.config import files
 from grn.errors import UsageError
 from grn.rules.units import parse_count, parse_duration_s, parse_size_mib
 
@@ -19,11 +20,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["Settings", "as_argv", "known_flags", "load", "parse_margin"]
+__all__ = [
+    "Settings",
+    "as_argv",
+    "known_flags",
+    "known_keys",
+    "load",
+    "parse_margin",
+    "rows",
+    "sourced",
+]
 
 _AUTO_MARGIN = (0.05, 256)
 _WHOLE = 100  # percent
 _SHORTEST_SAMPLE_S = 0.05  # reading a driver more often costs more than it tells
+_NO_SETTINGS = frozenset({"flavors", "job"})
+"""Tables of the same file that are read where they are needed: see `grn.config.tables`."""
 _YES = frozenset({"1", "yes", "true", "on"})
 _NO = frozenset({"0", "no", "false", "off"})
 
@@ -105,18 +117,28 @@ def load(
     Raises:
         UsageError: a value is malformed, or the configuration file is, or has an unknown key.
     """
-    config_path, config = _read_config(environ)
+    return sourced(flags, environ)[0]
+
+
+def sourced(
+    flags: Mapping[str, object] | None = None, environ: Mapping[str, str] = os.environ
+) -> tuple[Settings, dict[str, str]]:
+    """Read all settings as `load` does; return with them who said each that is not the default."""
+    config_path, config, _ = files.read_user(environ)
+    _refuse_unknown_keys(config_path, config)
     values: dict[str, object] = {}
+    sources: dict[str, str] = {}
     for row in _ROWS:
         for source, given in _given(row, flags or {}, environ, config_path, config):
             values[row.attribute] = _checked(row, source, given)
+            sources[row.key] = source
             break
     settings = Settings(**values)
     if "state_dir" not in values:
         settings.state_dir = paths.state_dir(environ)
     # A slow pace below the fast one would be a faster one; the fast one is what was asked for.
     settings.sample_slow_s = max(settings.sample_slow_s, settings.sample_fast_s)
-    return settings
+    return settings, sources
 
 
 def as_argv(settings: Settings) -> list[str]:
@@ -136,6 +158,16 @@ def as_argv(settings: Settings) -> list[str]:
 def known_flags() -> list[tuple[str, str, str]]:
     """Return (flag, metavar, help) of every setting, for the command line's parsers."""
     return [(row.flag, row.metavar, row.help) for row in _ROWS]
+
+
+def known_keys() -> list[str]:
+    """Return the keys of all settings in the configuration file."""
+    return [row.key for row in _ROWS]
+
+
+def rows() -> Sequence[_Row]:
+    """Return the table of all settings, for what explains them."""
+    return _ROWS
 
 
 def parse_margin(text: str, *, what: str = "margin") -> tuple[float, int]:
@@ -168,7 +200,17 @@ def _percent(text: str, what: str) -> float:
 class _Row:
     """One setting: its names, how to read it, and how to explain it."""
 
-    __slots__ = ("attribute", "default", "flag", "help", "key", "metavar", "read", "variable")
+    __slots__ = (
+        "attribute",
+        "default",
+        "flag",
+        "help",
+        "key",
+        "metavar",
+        "read",
+        "unset",
+        "variable",
+    )
 
     def __init__(
         self,
@@ -179,6 +221,7 @@ class _Row:
         help_text: str,
         *,
         attribute: str = "",
+        unset: str = "found by itself",
     ) -> None:
         self.key = key
         self.attribute = attribute or key
@@ -188,6 +231,8 @@ class _Row:
         self.read = read
         self.metavar = metavar
         self.help = help_text
+        self.unset = unset
+        """What the default is called where it is no value."""
 
 
 def _text(text: str) -> str | None:
@@ -249,7 +294,14 @@ def _switch(text: str) -> bool:
 
 _ROWS = (
     _Row("socket", None, _path, "PATH", "the broker's socket"),
-    _Row("devices", None, _text, "SPEC", "the devices to manage, such as sim:4x16GiB or none"),
+    _Row(
+        "devices",
+        None,
+        _text,
+        "SPEC",
+        "the devices to manage, such as sim:4x16GiB or none",
+        unset="auto",
+    ),
     _Row(
         "policy",
         "spread",
@@ -258,7 +310,14 @@ _ROWS = (
         "take the fitting device with most (spread) or least (pack) room",
     ),
     _Row("margin", "auto", _margin, "auto|0|10%|512MiB", "what is booked on top of a known peak"),
-    _Row("headroom", None, _headroom, "auto|0|2%|256MiB", "what is never handed out of a device"),
+    _Row(
+        "headroom",
+        None,
+        _headroom,
+        "auto|0|2%|256MiB",
+        "what is never handed out of a device",
+        unset="auto",
+    ),
     _Row("cpu_reserve", 2, _count("cpu_reserve"), "N", "CPU cores that are never handed out"),
     _Row(
         "ram_reserve",
@@ -277,8 +336,22 @@ _ROWS = (
         "main memory, instead of what was found",
         attribute="machine_ram_mib",
     ),
-    _Row("jobs_at_once", None, _count("jobs_at_once", 1), "N", "how many jobs share the CPU cores"),
-    _Row("mask_style", None, _mask_style, "auto|index|uuid", "how a job's device mask is written"),
+    _Row(
+        "jobs_at_once",
+        None,
+        _count("jobs_at_once", 1),
+        "N",
+        "how many jobs share the CPU cores",
+        unset="those that are there",
+    ),
+    _Row(
+        "mask_style",
+        None,
+        _mask_style,
+        "auto|index|uuid",
+        "how a job's device mask is written",
+        unset="auto",
+    ),
     _Row(
         "sample_fast",
         0.1,
@@ -319,7 +392,14 @@ _ROWS = (
         "time between TERM and KILL for a job that is stopped",
         attribute="grace_s",
     ),
-    _Row("state_dir", "", _path, "DIR", "where profiles and history are kept"),
+    _Row(
+        "state_dir",
+        "",
+        _path,
+        "DIR",
+        "where profiles and history are kept",
+        unset="~/.local/state/grn",
+    ),
     _Row("max_types", 5000, _count("max_types", 1), "N", "how many job types are remembered"),
     _Row(
         "debug",
@@ -381,37 +461,10 @@ def _as_text(value: object) -> str:
     return str(value)
 
 
-def _read_config(environ: Mapping[str, str]) -> tuple[str, Mapping[str, object]]:
-    chosen = environ.get("GRN_CONFIG")
-    path = chosen or _default_config_path(environ)
-    if not os.path.exists(path):
-        if chosen:
-            raise UsageError(f"GRN_CONFIG: there is no file {path}")
-        return path, {}
-    import tomllib  # noqa: PLC0415  # most machines have no configuration file
-
-    try:
-        with open(path, "rb") as file:
-            config = tomllib.load(file)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # bad TOML or not UTF-8
-        raise UsageError(f"{path} is not valid TOML: {error}") from error
-    _refuse_unknown_keys(path, config)
-    return path, config
-
-
-def _default_config_path(environ: Mapping[str, str]) -> str:
-    folder = environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(folder):  # the XDG specification: relative paths are to be ignored
-        folder = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".config")
-    return os.path.join(folder, "grn", "config.toml")
-
-
 def _refuse_unknown_keys(path: str, config: Mapping[str, object]) -> None:
     known = [row.key for row in _ROWS]
     for key in config:
-        if key not in known:
+        if key not in known and key not in _NO_SETTINGS:
             import difflib  # noqa: PLC0415  # only to explain a mistake
 
             close = difflib.get_close_matches(key, known)

@@ -41,7 +41,9 @@ NAMES = [
     "Cancelled",
     "Client",
     "GrnError",
+    "HeldLease",
     "Impossible",
+    "JobFunction",
     "JournalError",
     "Lease",
     "LeaseError",
@@ -51,6 +53,9 @@ NAMES = [
     "UsageError",
     "WaitExpired",
     "__version__",
+    "job",
+    "lease",
+    "lease_async",
     "report_peak",
 ]
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grn.clashes import clashing_bindings, clashing_package
 from grn.broker.store import FILE_NAME, SCHEMA_VERSION, ProfileStore
+from grn.clashes import clashing_bindings, clashing_package
 from grn.devices.claim import claim
 from grn.doctor import machinelook
 from grn.doctor.asking import ask

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grn.hostcpu import memory_total_mib, usable_cpus
+from grn.hostcpu import core_map, memory_total_mib, usable_cpus
+from grn.rules.cores import Core
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,3 +205,18 @@ def test_the_real_machine_answers() -> None:
     """Whatever this machine is, there is a CPU and some RAM."""
     assert 1 <= usable_cpus(reserve=0) <= (os.cpu_count() or 1)
     assert (memory_total_mib(reserve_mib=0) or 1) > 0
+
+
+def test_cores_know_with_whom_they_share_a_physical_one(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel lists the threads of a physical core in either of two ways, or says nothing."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {9, 1, 4, 5})
+    for core, siblings in {1: "1,9", 9: "1,9", 4: "4-5", 5: "4-5"}.items():
+        machine.write(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list", siblings)
+    assert core_map(machine.root) == [Core(1, 1), Core(4, 4), Core(5, 4), Core(9, 1)]
+
+
+def test_cores_of_which_nothing_is_known_are_physical_ones(machine: Machine) -> None:
+    """Where the kernel does not say, each core is one of its own."""
+    assert core_map(machine.root) == [Core(number, number) for number in range(32)]

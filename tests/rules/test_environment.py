@@ -25,6 +25,7 @@ THREAD_CAPS = [
     "POLARS_MAX_THREADS",
     "LOKY_MAX_CPU_COUNT",
     "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
     "PYTHON_CPU_COUNT",
 ]
 SWITCHES = ["XLA_PYTHON_CLIENT_PREALLOCATE", "TF_FORCE_GPU_ALLOW_GROWTH"]
@@ -84,6 +85,7 @@ def test_a_share_is_told_in_full() -> None:
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         OLD_FRACTION: "0.25",
+        "CUPY_GPU_MEMORY_LIMIT": str(4 * 1024**3),
         **dict.fromkeys(THREAD_CAPS, "2"),
     }
     assert env == expected
@@ -157,6 +159,17 @@ def test_only_a_larger_count_warns(value: str, warned: int) -> None:
     assert len(warnings) == warned
 
 
+@pytest.mark.parametrize(("user", "others"), [("1", "1"), ("2", "2"), ("6", "4")])
+def test_a_smaller_number_for_openmp_holds_where_it_would_without_us(
+    user: str, others: str
+) -> None:
+    """Libraries that fall back on it are not told more than the user, nor more than the share."""
+    env, _ = job_environment(share(threads=4), {"OMP_NUM_THREADS": user}, {})
+    names = ("OPENBLAS", "MKL", "BLIS", "NUMEXPR")
+    assert {env[f"{name}_NUM_THREADS"] for name in names} == {others}
+    assert env["NUMBA_NUM_THREADS"] == "4"
+
+
 def test_a_variable_that_is_set_and_empty_counts_as_unset() -> None:
     """Libraries ignore an empty value, so the share is set."""
     env, _ = job_environment(
@@ -214,18 +227,18 @@ def test_the_smaller_memory_fraction_wins(user: str, value: str, verdict: str, w
     assert len(job_environment(share(), before, {})[1]) == warned
 
 
-def test_the_new_name_of_the_fraction_is_the_users_alone() -> None:
-    """With both names set JAX would not start, so ours is not set."""
+def test_with_the_new_name_of_the_fraction_the_old_one_is_not_set() -> None:
+    """With both names set JAX would not start."""
     env, warnings = job_environment(share(), {NEW_FRACTION: "0.2"}, {})
     assert env[NEW_FRACTION] == "0.2"
     assert OLD_FRACTION not in env
     assert warnings == []
 
 
-def test_a_new_name_above_the_share_is_told() -> None:
-    """A value that we leave alone but that breaks the share earns a warning."""
+def test_the_new_name_of_the_fraction_is_a_ceiling_as_well() -> None:
+    """Under whichever name the user sets it, the smaller value wins, with a warning."""
     env, warnings = job_environment(share(), {NEW_FRACTION: "0.9"}, {})
-    assert env[NEW_FRACTION] == "0.9"
+    assert env[NEW_FRACTION] == "0.25"
     assert OLD_FRACTION not in env
     assert len(warnings) == 1
 
@@ -271,6 +284,15 @@ def test_a_fraction_is_cut_and_never_grows_nor_vanishes(fraction: float, text: s
     """Four decimals, not rounded up, and never 0 for a share."""
     env, _ = job_environment(share(fraction=fraction), {}, {})
     assert env["GRN_MEM_FRACTION"] == env[OLD_FRACTION] == text
+
+
+def test_both_names_of_the_fraction_are_told_of() -> None:
+    """Who has set both is told why JAX will not start; neither vanishes, and neither exceeds."""
+    before = {NEW_FRACTION: "0.2", OLD_FRACTION: "0.9"}
+    env, warnings = job_environment(share(), before, {})
+    assert {name: env[name] for name in before} == before
+    (warning,) = warnings
+    assert "does not start" in warning
 
 
 def test_composed_strings_are_left_alone_and_named() -> None:
@@ -321,7 +343,13 @@ def test_a_job_without_a_wish_may_choose_its_own_mask(mask: str) -> None:
     assert env["CUDA_VISIBLE_DEVICES"] == mask
 
 
-VALUES = st.sampled_from(["", "0", "1", "2", "6", "4,2", "x", "true", "false", "0.1", "0.9"])
+TWO = [{"uuid": f"GPU-{i}", "total_mib": 16384, "booked_mib": 4096} for i in "ab"]
+VALUES = st.sampled_from(
+    [
+        *("", "0", "1", "2", "6", "4,2", "x", "true", "false", "0.1", "0.9", "1G", "10%", ",", "="),
+        *("0=1G", "1=9G,0=1M", "torch", "go,r", "per_process_memory_fraction:0.9", "a:[1,2],b:3"),
+    ]
+)
 ENVIRONS = st.dictionaries(
     st.sampled_from([*(row.name for row in TABLE), NEW_FRACTION, "X"]), VALUES
 )
@@ -332,6 +360,7 @@ GRANTS = st.sampled_from(
         share(memory_mib=None, fraction=None),
         no_device(),
         no_device(mask=""),
+        share(mps="/m", compute=30, processes=2, devices=TWO),
     ]
 )
 
@@ -361,7 +390,7 @@ def test_every_variable_has_one_row_that_says_who_reads_it_and_when() -> None:
     names = [row.name for row in TABLE]
     assert len(names) == len(set(names))
     assert {*THREAD_CAPS, *SWITCHES, OLD_FRACTION} <= set(names)
-    assert all(row.reader and row.when and row.why for row in TABLE)
+    assert all(row.reader and row.when and row.says and (row.why or row.idle) for row in TABLE)
 
 
 def test_the_explanation_is_aligned() -> None:

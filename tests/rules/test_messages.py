@@ -46,6 +46,10 @@ KEYS = [
     "mask",
     "outer",
     "waited_s",
+    "compute",
+    "processes",
+    "affinity",
+    "core_ids",
 ]
 
 
@@ -269,6 +273,11 @@ def test_a_grant_says_all_that_the_job_is_told() -> None:
         "cpus": 3,
         "probe": False,
         "whole": False,
+        "compute": None,
+        "processes": 1,
+        "cores": [],
+        "mps": None,
+        "enforced_by": "cooperative",
         "extra": {"X": "1"},
         "nested": False,
         "waited_s": 1.5,

@@ -262,8 +262,8 @@ class Connection(asyncio.BufferedProtocol):
         start = procs.start_time(pid)
         if start is None:
             return None
-        if procs.parent(pid) != self.pid:
-            raise LeaseError(f"process {pid} is not the client and not a child of it")
+        if self.pid not in procs.ancestors(pid):  # a fork server may stand between them
+            raise LeaseError(f"process {pid} is not the client and does not descend from it")
         return Owner(pid, start, self.uid)
 
     def _own_lease(self, message: dict[str, Any]) -> str:

@@ -14,8 +14,9 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from grn import procs
+from grn import mps, procs
 from grn.broker.keeper import ProfileKeeper
+from grn.broker.mpswatch import MpsWatch
 from grn.broker.sampler import Sampler
 from grn.broker.turn import Turn
 from grn.broker.watch import Watcher
@@ -104,6 +105,7 @@ class BrokerCore:
         self._stop: asyncio.Future[str] = loop.create_future()
         self.turn = Turn(loop, self.settle)
         self.watcher = Watcher(loop)
+        self.mps = MpsWatch(self, mps.pipe_folder(os.environ))
         driver = cast("DrivenBackend", backend) if hasattr(backend, "ask") else None
         self._driven = driver is not None
         self.sampler = Sampler(self, driver=driver, fast_s=fast_s, slow_s=slow_s)
@@ -124,6 +126,8 @@ class BrokerCore:
     def settle(self) -> None:
         """End a batch: decide what can be granted, then carry all effects out."""
         machine = self.machine
+        if len(machine.line):
+            self.mps.look()
         if machine.dirty and (not len(machine.line) or self.sampler.fresh()):
             self.step(ev.Settle(self.now()))
         if self._effects:
@@ -182,7 +186,8 @@ class BrokerCore:
                 lease,
                 nested=effect.nested,
                 waited_s=waited,
-                by_uuid=self._driven and self.machine.ledger.lost,
+                by_uuid=(self._driven and self.machine.ledger.lost)
+                or (bool(lease.mps) and self.mps.masked),
             )
         )
 
@@ -446,4 +451,5 @@ class BrokerCore:
         self._journal.close()
         self._keeper.close()
         self.watcher.close()
+        self.mps.close()
         self.sampler.close()

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from grn import __version__, hostcpu, paths
 from grn.broker import systemd
 from grn.broker.acceptor import Acceptor
-from grn.broker.clashes import clashing_package
 from grn.broker.connection import Connection
 from grn.broker.core import BrokerCore
 from grn.broker.guard import Guard
 from grn.broker.journal import Journal
 from grn.broker.lock import InstanceLock, bind_socket, refuse_if_served, unlink_own
 from grn.broker.store import ProfileStore
+from grn.clashes import clashing_package
 from grn.devices import canonical_spec, open_backend
 from grn.devices.booked import rule_device
 from grn.errors import GrnError
@@ -92,6 +92,7 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     _warn(core, backend.note, report, clashing_package(), crowded)
     listener = passed or bind_socket(path, mode=_mode(path))
     core.take_over()
+    core.mps.ask_at_once()
     acceptor = Acceptor(core.loop, listener, lambda: Connection(core))
     guard = Guard(
         core, path, mode=_mode(path), lock=lock, acceptor=acceptor, journal=journal,
@@ -147,6 +148,7 @@ def _assemble(
         profiles=profiles,
         token=secrets.token_hex(3),
         note=backend.note,
+        core_map=hostcpu.core_map(),
         jobs_at_once=settings.jobs_at_once,
         provisional_after_s=settings.provisional_after_s,
     )

@@ -32,6 +32,7 @@ commands:
   status     show devices, leases, and what every waiting job waits for
   profiles   show, set or forget what was learnt about job types
   devices    show the devices as GRN sees them, with or without a broker
+  config     show settings, flavors and rules for commands, and the files that they are from
   doctor     look at driver, devices, broker and machine; say what is wrong and what to do
   selftest   check on these devices that GRN does what it promises; a report to send
   broker     run the broker in the foreground, or stop it (`grn broker stop`)
@@ -98,6 +99,12 @@ def _devices(argv: list[str]) -> int:
     return command(argv)
 
 
+def _config(argv: list[str]) -> int:
+    from grn.cli.config import main as command
+
+    return command(argv)
+
+
 def _doctor(argv: list[str]) -> int:
     from grn.cli.doctor import main as command
 
@@ -116,6 +123,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "status": _status,
     "profiles": _profiles,
     "devices": _devices,
+    "config": _config,
     "doctor": _doctor,
     "selftest": _selftest,
 }

@@ -16,6 +16,7 @@ from grn.cli import summary
 from grn.cli.reports import ManyJobs, OneJob
 from grn.cli.runargs import help_text, parse
 from grn.cli.runjobs import build_jobs
+from grn.cli.wishes import Wishes
 from grn.connection import connect_or_start
 from grn.errors import BrokerUnavailable, PathError, UsageError, WaitExpired
 from grn.supervise.batch import Batch
@@ -54,17 +55,20 @@ def main(argv: Sequence[str]) -> int:
     settings = settings_module.load(
         {"socket": options.socket, "devices": options.devices, "grace": options.grace}
     )
-    jobs = build_jobs(options, os.environ)
+    wishes = Wishes(options, os.environ)
+    jobs = build_jobs(options, os.environ, wishes)
     if options.explain:
         from grn.cli.explain import explain  # noqa: PLC0415 - nothing else of it is needed
 
-        summary.write_all(_STDOUT, explain(jobs, options, settings, os.environ))
+        summary.write_all(_STDOUT, explain(jobs, wishes, settings, os.environ))
         return 0
     _prepare(options)
+    _warn(options, settings)
     parent = os.pidfd_open(os.getppid()) if options.die_with_parent else None
     begun_s = time.monotonic()
     connection = _connect(options, settings)
     late_s = time.monotonic() - begun_s
+    options.shows_type = wishes.names_types
     return _run(jobs, options, settings, connection, parent, late_s)
 
 
@@ -78,6 +82,19 @@ def _prepare(options: RunOptions) -> None:
             os.makedirs(options.log_dir, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--log-dir {options.log_dir}: {error.strerror}") from error
+
+
+def _warn(options: RunOptions, settings: Settings) -> None:
+    """Say what of the settings will hardly do what was meant; a job within a job repeats nothing."""
+    if settings.jobs_at_once is None or options.quiet or "GRN_LEASE" in os.environ:
+        return
+    from grn.hostcpu import usable_cpus  # noqa: PLC0415 - it reads files, and few set this
+    from grn.rules.crowding import crowding  # noqa: PLC0415
+
+    cores = settings.machine_cpus or usable_cpus(reserve=0)
+    warning = crowding(settings.jobs_at_once, cores)
+    if warning:
+        summary.write_all(_STDERR, f"grn run: warning: {warning}\n")
 
 
 def _connect(options: RunOptions, settings: Settings) -> Connection | None:
@@ -131,7 +148,7 @@ def _run(
     parent: int | None,
     late_s: float,
 ) -> int:
-    mode = _mode(options)
+    mode = _mode(options, jobs)
     signals = Signals(window=mode == WATCH_ERRORS and os.isatty(_STDERR))
     loop = Loop()
     outputs = Outputs(
@@ -165,13 +182,13 @@ def _run(
     return int(batch.lost_output or any(job.status for job in jobs))
 
 
-def _mode(options: RunOptions) -> str:
+def _mode(options: RunOptions, jobs: Sequence[Job]) -> str:
     if not options.single:
         return LABEL
     if options.log_dir is not None:
         return TEE
     # Without a device there is no device memory to run out of, and nothing to look for.
-    return WATCH_ERRORS if options.gpus else INHERIT
+    return WATCH_ERRORS if jobs[0].request["gpus"] else INHERIT
 
 
 def _reporter(options: RunOptions, outputs: Outputs, loop: Loop, jobs: Sequence[Job]) -> Reporter:
@@ -213,9 +230,8 @@ def _write_results(jobs: Sequence[Job], options: RunOptions, took_s: float) -> N
             _write_status(options.status_fd, one if options.single else run)
     if options.single or options.json:
         return
-    chosen = options.type is not None or bool(options.ignore_args)
     if not options.quiet or any(job.status for job in jobs):
-        summary.write_all(_STDERR, summary.table(jobs, took_s, shows_type=chosen))
+        summary.write_all(_STDERR, summary.table(jobs, took_s, shows_type=options.shows_type))
     if not options.quiet and options.type is None:
         summary.write_all(_STDERR, summary.advice(jobs))
 

@@ -37,6 +37,7 @@ status: the command's own, or its signal; 2 usage, 75 not granted within --wait,
         125 GRN itself failed, 126 command not executable, 127 command not found
 """
 
+_WHOLE = 100  # percent
 _SHELL_CHARACTERS = frozenset(" \t\n|&;<>()$`\\\"'*?[#~=%{}!")
 _BUILTINS = frozenset({":", "cd", "exit", "export", "ulimit", "umask", "unset", "wait", "exec"})
 
@@ -45,12 +46,16 @@ class RunOptions:
     """What was asked for, checked. Either `words` (run as they are) or `lines` (for a shell)."""
 
     __slots__ = (
+        "affinity",
+        "compute",
         "cpus",
         "devices",
         "die_with_parent",
         "env",
         "explain",
         "file",
+        "flavor",
+        "given",
         "gpus",
         "grace",
         "help",
@@ -62,11 +67,14 @@ class RunOptions:
         "lines",
         "log_dir",
         "memory",
+        "no_rules",
         "policy",
         "priority",
+        "processes",
         "quiet",
         "ram",
         "retries_on_oom",
+        "shows_type",
         "socket",
         "status_fd",
         "time_limit",
@@ -76,6 +84,8 @@ class RunOptions:
     )
 
     def __init__(self) -> None:
+        self.given: set[str] = set()
+        """The fields that the command line gave: they win over a flavor, and that over rules."""
         self.words: list[str] = []
         self.lines: list[str] = []
         self.memory: int | str | None = None
@@ -86,7 +96,11 @@ class RunOptions:
         self.priority = 0
         self.cpus: int | None = None
         self.ram: int | None = None
+        self.compute: int | None = None
+        self.processes: int | None = None
+        self.affinity = False
         self.env: dict[str, str] = {}
+        self.flavor: str | None = None
         self.wait: float | None = None
         self.time_limit: float | None = None
         self.grace: str | None = None
@@ -100,6 +114,9 @@ class RunOptions:
         self.status_fd: int | None = None
         self.file: str | None = None
         self.json = self.quiet = self.explain = self.die_with_parent = self.help = False
+        self.no_rules = False
+        self.shows_type = False
+        """Whether types differ from the commands, so that the summary shows them."""
 
     @property
     def single(self) -> bool:
@@ -129,6 +146,7 @@ class _Option:
 
     def apply(self, options: RunOptions, text: str | None) -> None:
         """Put what was given into the options."""
+        options.given.add(self.field)
         if text is None:
             setattr(options, self.field, True)
             return
@@ -160,6 +178,17 @@ def _count(what: str) -> Callable[[str], int]:
 
 def _duration(what: str) -> Callable[[str], float]:
     return lambda text: parse_duration_s(text, what=what)
+
+
+def _compute(text: str) -> int:
+    percent = parse_count(text.removesuffix("%"), what="--compute", minimum=1)
+    if percent <= _WHOLE:
+        return percent
+    raise UsageError(f"--compute {text!r} is a percentage of a device, from 1 to {_WHOLE}")
+
+
+def _processes(text: str) -> int:
+    return parse_count(text, what="--processes", minimum=1)
 
 
 def _time_limit(text: str) -> float:
@@ -229,6 +258,11 @@ _OPTIONS = (
     _Option("--priority", "N", "higher goes first (default 0)", _priority),
     _Option("--cpus", "N", "CPUs to book", _cpus),
     _Option("--ram", "SIZE", "main memory to book", _ram),
+    _Option("--affinity", "", "bind the command to cores of its own"),
+    _Option("--compute", "PERCENT", "of each device's multiprocessors to book", _compute),
+    _Option("--processes", "N", "of the command that use a device; MPS limits each", _processes),
+    _Option("--flavor", "NAME", "a named size of the configuration; options win over it"),
+    _Option("--no-rules", "", "do as if no rule for commands ([[job]]) were configured"),
     _Option("--env", "NAME=VALUE", "set a variable for the command (repeatable)", _assignment),
     _Option(
         "--wait", "TIME", "give up after so long without a share: status 75", _duration("--wait")
@@ -351,6 +385,8 @@ def _check(options: RunOptions) -> None:
         raise UsageError("--label is for one command; several are told apart by number and words")
     if options.gpus in {0, None} and options.memory is not None:
         raise UsageError("--memory is device memory, and no device is asked for; see --ram")
+    if options.gpus in {0, None} and options.compute is not None:
+        raise UsageError("--compute is a part of a device, and no device is asked for")
     _check_status_fd(options)
     if len(options.lines) > 1:
         _check_lines(options.lines)

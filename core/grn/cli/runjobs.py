@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from grn.cli.wishes import Wishes
 from grn.connection import own_cores
 from grn.errors import UsageError
 from grn.rules.jobtype import LONGEST_NAME, command_type, shell_command_type
@@ -19,38 +20,52 @@ if TYPE_CHECKING:
     from typing import Any
 
     from grn.cli.runargs import RunOptions
+    from grn.cli.wishes import Wish
 
 __all__ = ["build_jobs", "shortened"]
 
 _LABEL_LENGTH = 24
 _COMMAND_LENGTH = 1000
+_ASKED_IF_SET = ("compute", "processes")
+_ASKED = ("gpus", "memory_mib", "policy", "cpus", "ram_mib", "priority")
+"""What of a wish goes to the broker as it is."""
 _BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 
 
-def build_jobs(options: RunOptions, environ: Mapping[str, str]) -> list[Job]:
-    """Make the jobs that the arguments ask for.
+def build_jobs(
+    options: RunOptions, environ: Mapping[str, str], wishes: Wishes | None = None
+) -> list[Job]:
+    """Make the jobs that the arguments ask for, together with the configuration.
 
     Raises:
-        UsageError: the file of commands cannot be read, or holds none; the type is too long.
+        UsageError: the file of commands cannot be read, or holds none; the type is too long; a
+            configuration file is wrong, or has no such flavor.
     """
+    wishes = wishes or Wishes(options, environ)
     if options.words:
-        words = options.words
-        job_type = options.type or command_type(words, options.ignore_args)
-        return [_job(1, options, environ, " ".join(words), words, job_type)]
+        return [_job_of_words(options, environ, wishes)]
     lines = list(options.lines)
     if options.file is not None:
         lines += _read_lines(options.file)
     return [
-        _job(
-            number,
-            options,
-            environ,
-            line,
-            ["/bin/sh", "-c", "--", line],
-            options.type or shell_command_type(line, options.ignore_args),
-        )
-        for number, line in enumerate(lines, 1)
+        _job_of_line(number, line, options, environ, wishes) for number, line in enumerate(lines, 1)
     ]
+
+
+def _job_of_words(options: RunOptions, environ: Mapping[str, str], wishes: Wishes) -> Job:
+    words = options.words
+    wish = wishes.wish(words, "")
+    job_type = wish.values["type"] or command_type(words, wish.values["ignore_args"])
+    return _job(1, options, environ, " ".join(words), words, job_type, wish)
+
+
+def _job_of_line(
+    number: int, line: str, options: RunOptions, environ: Mapping[str, str], wishes: Wishes
+) -> Job:
+    wish = wishes.wish(None, line)
+    job_type = wish.values["type"] or shell_command_type(line, wish.values["ignore_args"])
+    words = ["/bin/sh", "-c", "--", line]
+    return _job(number, options, environ, line, words, job_type, wish)
 
 
 def shortened(text: str, length: int) -> str:
@@ -67,6 +82,7 @@ def _job(
     command: str,
     words: Sequence[str],
     job_type: str,
+    wish: Wish,
 ) -> Job:
     label = shortened(options.label or _name(command), _LABEL_LENGTH)
     job_type = _encodable(job_type)
@@ -75,18 +91,20 @@ def _job(
     request: dict[str, Any] = {
         "type": job_type,
         "label": label,
-        "gpus": options.gpus,
-        "memory_mib": options.memory,
-        "policy": options.policy,
-        "cpus": options.cpus,
-        "ram_mib": options.ram,
-        "priority": options.priority,
+        **{key: wish.values[key] for key in _ASKED},
         "mask": _value(environ, "CUDA_VISIBLE_DEVICES"),
         "outer": _value(environ, "GRN_LEASE"),
         "cores": own_cores(),
         "command": _encodable(command[:_COMMAND_LENGTH]),
     }
-    return Job(number, command=command, words=words, label=label, request=request)
+    request.update((key, wish.values[key]) for key in _ASKED_IF_SET if wish.values[key])
+    if wish.values["affinity"]:
+        from grn.affinity import request_fields  # noqa: PLC0415 - seldom asked for
+
+        request.update(request_fields())
+    job = Job(number, command=command, words=words, label=label, request=request)
+    job.explicit = wish.values["env"]
+    return job
 
 
 def _name(command: str) -> str:

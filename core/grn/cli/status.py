@@ -75,10 +75,25 @@ def notes(status: Mapping[str, Any]) -> list[str]:
         if device.get("reason")
     ]
     for lease in status["leases"]:
+        if extras := _extras(lease):
+            found.append(f"lease {lease['id']}: {extras}")
         if lease["left_over"]:
             pids = ", ".join(map(str, lease["left_over"]))
             found.append(f"left over by lease {lease['id']} ({_job(lease)}): process {pids}")
     return found + [f"warning: {text}" for text in status["warnings"]]
+
+
+def _extras(lease: Mapping[str, Any]) -> str:
+    """Say what few leases have: cores of their own, a part of the multiprocessors, limits."""
+    cores, compute = lease.get("cores"), lease.get("compute")
+    parts = [f"bound to cores {', '.join(map(str, cores))}"] if cores else []
+    if compute:
+        parts.append(f"{compute} % of its devices' multiprocessors")
+    if lease.get("enforced_by") == "mps":
+        parts.append("held to its limits by MPS")
+    elif compute:
+        parts.append("trusted to keep to it, as no MPS daemon answers")
+    return "; ".join(parts)
 
 
 def _device_title(broker: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "Learnt",
     "Left",
     "MainGone",
+    "MpsSeen",
     "OwnerGone",
     "PeakTold",
     "Queued",
@@ -194,6 +195,18 @@ class DiskHealed:
     now: float
 
 
+@dataclass(frozen=True, slots=True)
+class MpsSeen:
+    """A daemon of NVIDIA's Multi-Process Service answers in this folder, or none does any more ("").
+
+    `uid` is whose it is: it serves nobody else, unless it is root's.
+    """
+
+    now: float
+    folder: str
+    uid: int = 0
+
+
 Event = (
     Asked
     | Cancelled
@@ -209,6 +222,7 @@ Event = (
     | Settle
     | DiskFailed
     | DiskHealed
+    | MpsSeen
 )
 
 

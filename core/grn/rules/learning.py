@@ -12,13 +12,13 @@ from grn.rules import events as ev
 from grn.rules.curve import has_cycles, is_large, is_preallocation, quantiles, remember
 from grn.rules.estimate import FAILURES_SAID, bumped
 from grn.rules.model import LeaseState
-from grn.rules.outcome import MORE, NOTHING, crowded_out, remedy
+from grn.rules.outcome import MORE, NOTHING, classify, crowded_out, remedy
 from grn.rules.peaks import peak_of
 
 if TYPE_CHECKING:
     from grn.rules.estimate import Profile
     from grn.rules.ledger import Book, Ledger
-    from grn.rules.model import Device, Lease
+    from grn.rules.model import Device, End, Lease
     from grn.rules.peaks import Peak
     from grn.rules.profiles import ProfileBook
 
@@ -120,6 +120,20 @@ class Learning:
         return effects
 
     # -- when it ends ---------------------------------------------------------------------------
+
+    @staticmethod
+    def outcome(lease: Lease, end: End) -> str:
+        """Name how a job ended, by what its client saw and what its devices showed."""
+        return classify(
+            exit_code=end.exit_code,
+            signal=end.signal,
+            said_oom=end.said_oom,
+            said=end.said,
+            stopped_by_us=end.stopped,
+            peak_mib=lease.peak_mib if lease.samples else None,
+            booked_mib=lease.booked_mib if lease.uuids else None,
+            device_nearly_full=lease.device_nearly_full,
+        )
 
     def ended(
         self,

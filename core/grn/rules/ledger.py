@@ -15,15 +15,19 @@ forgotten), and fractions instead of MiB (three jobs of 0.33 hide a rounding err
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from grn.rules.model import Device, DeviceState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-__all__ = ["Book", "Booking", "InvariantError", "Ledger", "Pool"]
+__all__ = ["WHOLE_COMPUTE", "Book", "Booking", "InvariantError", "Ledger", "Pool"]
+
+WHOLE_COMPUTE = 100
+"""Percent of a device's multiprocessors, of which leases may book parts."""
 
 
 class InvariantError(AssertionError):
@@ -53,6 +57,8 @@ class Booking:
 
     booked_mib: int
     measured_mib: int = 0
+    compute: int = 0
+    """Percent of the device's multiprocessors; 0 for a lease that takes what is left."""
     restored: bool = False
     """Made by a former broker, perhaps under other devices or settings."""
     unseen: bool = False
@@ -116,6 +122,11 @@ class Book:
         """MiB set aside for leases."""
         return sum(booking.booked_mib for booking in self.bookings.values())
 
+    @property
+    def compute_booked(self) -> int:
+        """Percent of the multiprocessors set aside for leases."""
+        return sum(booking.compute for booking in self.bookings.values())
+
 
 @dataclass(slots=True)
 class _Pooled:
@@ -154,6 +165,7 @@ class Ledger:
         alone: bool = False,
         cpus: int | None = None,
         ram_mib: int | None = None,
+        compute: int | None = None,
     ) -> None:
         """Set `mib` aside on each device, and CPUs and RAM, in one step.
 
@@ -168,8 +180,10 @@ class Ledger:
                 raise InvariantError(f"lease {lease} may not share {book.device.uuid}")
             if mib > book.free_mib:
                 raise InvariantError(f"lease {lease}: {mib} MiB of {book.free_mib} free")
+            if (compute or 0) + book.compute_booked > WHOLE_COMPUTE:
+                raise InvariantError(f"lease {lease}: {compute} % beside {book.compute_booked} %")
         for book in books:
-            book.bookings[lease] = Booking(mib)
+            book.bookings[lease] = Booking(mib, compute=compute or 0)
             book.committed_mib += mib
             book.alone = lease if alone else None
         self._pool(lease, cpus or 0, ram_mib or 0, mib * sum(b.ram is not None for b in books))
@@ -180,14 +194,22 @@ class Ledger:
         self.ram.booked += ram_mib + on_devices_mib
 
     def restore(
-        self, lease: str, uuids: tuple[str, ...], mib: int, *, alone: bool, cpus: int, ram_mib: int
+        self,
+        lease: str,
+        uuids: tuple[str, ...],
+        mib: int,
+        *,
+        alone: bool,
+        cpus: int,
+        ram_mib: int,
+        compute: int = 0,
     ) -> None:
         """Put back a booking that a former broker made; it holds even if it no longer fits."""
         for uuid in uuids:
             book = self.by_uuid.get(uuid)
             if book is None:
                 continue
-            book.bookings[lease] = Booking(mib, restored=True)
+            book.bookings[lease] = Booking(mib, compute=compute, restored=True)
             book.committed_mib += mib
             book.alone = lease if alone else book.alone
         books = [self.by_uuid[uuid] for uuid in uuids if uuid in self.by_uuid]
@@ -206,6 +228,26 @@ class Ledger:
         pooled = self._pooled.pop(lease)
         self.cpus.booked -= pooled.cpus
         self.ram.booked -= pooled.ram_mib + pooled.on_devices_mib
+
+    @contextmanager
+    def without(self, leases: Iterable[str]) -> Iterator[None]:
+        """Look at the devices as they would be without these leases."""
+        taken = [
+            (book, lease, book.bookings.pop(lease), book.alone)
+            for book in self.books
+            for lease in leases
+            if lease in book.bookings
+        ]
+        for book, lease, booking, _ in taken:
+            book.committed_mib -= booking.counts_mib
+            book.alone = None if book.alone == lease else book.alone
+        try:
+            yield
+        finally:
+            for book, lease, booking, alone in taken:
+                book.bookings[lease] = booking
+                book.committed_mib += booking.counts_mib
+                book.alone = alone if alone == lease else book.alone
 
     def rebook(self, lease: str, uuids: tuple[str, ...], mib: int) -> None:
         """Shrink the booking of a probe to what was learnt, and let others beside it."""
@@ -264,6 +306,8 @@ def _check_book(book: Book) -> None:
     ours = sum(b.booked_mib for b in book.bookings.values() if not b.restored)
     if ours > book.device.capacity_mib:
         raise InvariantError(f"{where}: {book.booked_mib} MiB booked of {book.device.capacity_mib}")
+    if book.compute_booked > WHOLE_COMPUTE:
+        raise InvariantError(f"{where}: {book.compute_booked} % of its multiprocessors booked")
     if book.alone and list(book.bookings) != [book.alone]:
         raise InvariantError(f"{where}: lease {book.alone} is not alone")
     if book.free_mib < 0 or book.foreign_mib < 0:

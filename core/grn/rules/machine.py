@@ -20,25 +20,27 @@ from typing import TYPE_CHECKING, Any
 
 from grn.errors import LeaseError
 from grn.rules import events as ev
+from grn.rules.cores import choose_cores
 from grn.rules.health import xid_text
 from grn.rules.learning import Learning
 from grn.rules.ledger import Ledger
 from grn.rules.model import Lease, LeaseState
 from grn.rules.nested import Hold, NestedBook
-from grn.rules.outcome import OK, classify
+from grn.rules.outcome import OK
 from grn.rules.peaks import peak_of
 from grn.rules.placing import Placement, Placer, Waits
 from grn.rules.promises import check_machine
 from grn.rules.records import end_record, grant_record, main_record
 from grn.rules.seeing import sampled
-from grn.rules.succession import restore, snapshot
+from grn.rules.succession import left_by, restore, returned, snapshot
 from grn.rules.waiting import Reservation, WaitingLine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from grn.rules.cores import Core
     from grn.rules.health import DeviceHealth
-    from grn.rules.model import Device, End, Request
+    from grn.rules.model import Device, Request
     from grn.rules.profiles import ProfileBook
 
 __all__ = ["Machine"]
@@ -57,6 +59,7 @@ class Machine:
         jobs_at_once: divide the cores by this instead of by the leases and requests at hand.
         provisional_after_s: publish a provisional profile after so long without a new maximum.
         note: why there are no devices, or fewer than a mask names; said to whoever asks for one.
+        core_map: the cores to which leases can be bound, if they ask for it.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Machine:
         jobs_at_once: int | None = None,
         provisional_after_s: float = 60.0,
         note: str = "",
+        core_map: Sequence[Core] = (),
     ) -> None:
         self.ledger = Ledger(devices, cpus=cpus, ram_mib=ram_mib)
         self.leases: dict[str, Lease] = {}
@@ -89,6 +93,8 @@ class Machine:
         self.dirty = False
         self._jobs_at_once = jobs_at_once
         self._cores = cpus if cores is None else cores
+        self._core_map = core_map
+        self._mps: ev.MpsSeen | None = None
         self._fresh: set[int] = set()
         self._reasons: dict[int, str] = {}
         self._handlers: dict[type, Callable[[Any], list[ev.Effect]]] = {
@@ -98,7 +104,7 @@ class Machine:
             ev.Released: self._released,
             ev.OwnerGone: self._owner_gone,
             ev.MainGone: self._main_gone,
-            ev.Returned: self._returned,
+            ev.Returned: lambda event: returned(self, event),
             ev.Left: self._left,
             ev.PeakTold: self._peak_told,
             ev.Reentered: self._reentered,
@@ -106,6 +112,7 @@ class Machine:
             ev.Settle: self._settle,
             ev.DiskFailed: self._disk_failed,
             ev.DiskHealed: self._disk_healed,
+            ev.MpsSeen: self._mps_seen,
         }
 
     def step(self, event: ev.Event) -> list[ev.Effect]:
@@ -213,11 +220,12 @@ class Machine:
         no_room: dict[tuple[object, ...], Waits] = {}
         self._reasons.clear()
         for request in self.line:
-            if no_room and request.shape in no_room:
+            own = left_by(self, request)
+            if not own and no_room and request.shape in no_room:
                 continue
-            verdict = self.placer.place(request, head)
+            verdict, replaced = self._place(request, head, own)
             if isinstance(verdict, Placement):
-                effects += self._grant(now, request, verdict)
+                effects += self._grant_in_place_of(now, request, verdict, replaced)
                 continue
             no_room[request.shape] = verdict
             self._reasons[request.ticket] = verdict.reason
@@ -225,9 +233,40 @@ class Machine:
                 head = self.placer.reserve(request, self.reservation)
         self.reservation = head
 
+    def _place(
+        self, request: Request, head: Reservation | None, own: list[Lease]
+    ) -> tuple[Placement | Waits, list[Lease]]:
+        """Decide for one request; return what it takes the place of, of its process's `own`."""
+        if own:
+            with self.ledger.without([lease.id for lease in own]):
+                # What is kept for the head cannot be had before this process goes on.
+                verdict = self.placer.place(request, None)
+            uuids = set(verdict.uuids) if isinstance(verdict, Placement) else set()
+            replaced = [lease for lease in own if not uuids.isdisjoint(lease.uuids)]
+            if all(uuids.issuperset(lease.uuids) for lease in replaced):
+                return verdict, replaced
+        return self.placer.place(request, head), []
+
+    def _grant_in_place_of(
+        self, now: float, request: Request, placement: Placement, replaced: list[Lease]
+    ) -> list[ev.Effect]:
+        """Grant a lease; what its process holds on from leases before counts in it at once."""
+        held: dict[str, int] = {}
+        effects: list[ev.Effect] = []
+        for lease in replaced:
+            for uuid in lease.uuids:
+                booking = self.ledger.by_uuid[uuid].bookings[lease.id]
+                held[uuid] = max(held.get(uuid, 0), booking.measured_mib)
+            effects += self.end(lease)
+        effects += self._grant(now, request, placement)
+        for uuid, mib in held.items():
+            self.ledger.measure(f"{self.token}-{self.number}", uuid, mib)
+        return effects
+
     def _grant(self, now: float, request: Request, placement: Placement) -> list[ev.Effect]:
         threads = self.fair_share() if request.cpus is None else max(1, request.cpus)
         threads = min(threads, request.cores or threads)
+        cores = self._cores_for(request, threads)
         self.line.remove(request.ticket)
         self._forget_ticket(request.ticket)
         self.number += 1
@@ -239,7 +278,9 @@ class Machine:
             booked_mib=placement.mib,
             state=LeaseState.PROBE if placement.probe else LeaseState.RUNNING,
             granted_s=now,
-            threads=threads,
+            threads=len(cores) or threads,
+            cores=cores,
+            mps=self._limits(request, placement),
             main=request.owner if request.in_process else None,
             started_s=now if request.in_process else None,
         )
@@ -250,6 +291,7 @@ class Machine:
             alone=placement.alone,
             cpus=request.cpus,
             ram_mib=request.ram_mib,
+            compute=request.compute,
         )
         self.leases[lease.id] = lease
         alone = placement.alone
@@ -259,6 +301,29 @@ class Machine:
         """Return the threads of a job that declared no CPUs: its part of the usable cores."""
         jobs = self._jobs_at_once or (len(self.leases) + len(self.line))
         return max(1, self._cores // max(1, jobs))
+
+    def _cores_for(self, request: Request, threads: int) -> tuple[int, ...]:
+        if not request.affinity:
+            return ()
+        bound = [x.cores for x in self.leases.values() if x.state is not LeaseState.DRAINING]
+        return choose_cores(self._core_map, threads, held=bound, allowed=request.core_ids)
+
+    def _limits(self, request: Request, placement: Placement) -> str:
+        """Return where the MPS daemon is that will hold the job to its share; "" if none will.
+
+        A job that is alone has no share of memory to be held to.
+        """
+        seen = self._mps
+        limited = bool(placement.uuids) and (request.compute or not placement.alone)
+        if seen is None or not limited or seen.uid not in (0, request.owner.uid):
+            return ""
+        return seen.folder
+
+    def _mps_seen(self, event: ev.MpsSeen) -> list[ev.Effect]:
+        """Note where a daemon answers; leases that are held keep what they were told."""
+        self._mps = event if event.folder else None
+        where = f"answers at {event.folder}" if event.folder else "does not answer any more"
+        return [ev.Said("info", f"mps: a daemon {where}")]
 
     def reason(self, ticket: int) -> str:
         """Say why a request waits, with numbers, as of now."""
@@ -306,7 +371,7 @@ class Machine:
         if lease is None or lease.state is LeaseState.DRAINING:
             text = f"lease {event.lease} is not held any more"
             return [ev.Refused(event.ticket, "lease", text)]
-        outcome = self._outcome(lease, event.end)
+        outcome = self.learning.outcome(lease, event.end)
         end = event.end
         cure = self.learning.cure(lease, outcome, end.said)
         notes, effects = self.learning.ended(
@@ -316,7 +381,7 @@ class Machine:
             seen = ", ".join(map(xid_text, dict.fromkeys(lease.xids)))
             notes.append(f"while it ran, its device reported {seen}")
         in_process = lease.main == lease.request.owner
-        drains = (event.main_alive and not in_process) or self._is_used(lease)
+        drains = (event.main_alive and not in_process) or self.is_used(lease)
         if not event.main_alive:
             lease.main = None  # nobody will say that it is gone: what drains ends with its memory
         peak = peak_of(lease)
@@ -331,20 +396,8 @@ class Machine:
             self.learning.next_mib(lease, cure),
             tuple(notes),
         )
-        effects += self._drain(lease, event.now) if drains else self._end(lease)
+        effects += self.drain(lease, event.now) if drains else self.end(lease)
         return [*effects, report]
-
-    def _outcome(self, lease: Lease, end: End) -> str:
-        return classify(
-            exit_code=end.exit_code,
-            signal=end.signal,
-            said_oom=end.said_oom,
-            said=end.said,
-            stopped_by_us=end.stopped,
-            peak_mib=lease.peak_mib if lease.samples else None,
-            booked_mib=lease.booked_mib if lease.uuids else None,
-            device_nearly_full=lease.device_nearly_full,
-        )
 
     def _owner_gone(self, event: ev.OwnerGone) -> list[ev.Effect]:
         lease = self.leases.get(event.lease)
@@ -358,9 +411,9 @@ class Machine:
         in_process = lease.main is None or lease.main == lease.request.owner
         if not event.main_alive:
             lease.main = None
-        if (event.main_alive and not in_process) or self._is_used(lease):
-            return effects + self._drain(lease, event.now)
-        return effects + self._end(lease)
+        if (event.main_alive and not in_process) or self.is_used(lease):
+            return effects + self.drain(lease, event.now)
+        return effects + self.end(lease)
 
     def _main_gone(self, event: ev.MainGone) -> list[ev.Effect]:
         lease = self.leases.get(event.lease)
@@ -369,30 +422,12 @@ class Machine:
         lease.main = None
         return self.end_if_drained(lease) if lease.state is LeaseState.DRAINING else []
 
-    def _returned(self, event: ev.Returned) -> list[ev.Effect]:
-        """End what a client does not claim, as its release would: the word of it was lost."""
-        effects: list[ev.Effect] = []
-        for lease in list(self.leases.values()):
-            request = lease.request
-            theirs = request.owner == event.owner and request.session == event.session
-            theirs = theirs and lease.number <= event.last
-            unclaimed = theirs and bool(event.session) and lease.id not in event.claimed
-            if not unclaimed or lease.state is LeaseState.DRAINING:
-                continue
-            effects.append(ev.Said("info", f"unclaimed lease={lease.id}"))
-            lives = lease.id in event.alive and lease.main != request.owner
-            if lease.id not in event.alive:
-                lease.main = None
-            keeps = lives or self._is_used(lease)
-            effects += self._drain(lease, event.now) if keeps else self._end(lease)
-        return effects
-
     def end_if_drained(self, lease: Lease) -> list[ev.Effect]:
         """End a draining lease, unless its main process lives or something of it is in use."""
         main_lives = lease.main is not None and lease.main != lease.request.owner
-        return [] if main_lives or self._is_used(lease) else self._end(lease)
+        return [] if main_lives or self.is_used(lease) else self.end(lease)
 
-    def _is_used(self, lease: Lease) -> bool:
+    def is_used(self, lease: Lease) -> bool:
         """Whether processes hold device memory in the lease, or nested jobs run in it."""
         return self.nested.held(lease.id) or any(
             self.ledger.by_uuid[uuid].bookings[lease.id].measured_mib > 0
@@ -400,7 +435,8 @@ class Machine:
             if uuid in self.ledger.by_uuid
         )
 
-    def _drain(self, lease: Lease, now: float) -> list[ev.Effect]:
+    def drain(self, lease: Lease, now: float) -> list[ev.Effect]:
+        """Keep what an ended lease holds on a device, and give the rest back."""
         if lease.state is LeaseState.DRAINING:
             return []
         lease.state = LeaseState.DRAINING
@@ -410,7 +446,8 @@ class Machine:
         text = f"draining lease={lease.id}: its processes live or hold device memory"
         return [ev.Record(main_record(lease)), ev.Said("info", text)]
 
-    def _end(self, lease: Lease) -> list[ev.Effect]:
+    def end(self, lease: Lease) -> list[ev.Effect]:
+        """Take a lease out of the books."""
         del self.leases[lease.id]
         self.nested.forget_lease(lease.id)
         self.ledger.remove(lease.id, lease.uuids)

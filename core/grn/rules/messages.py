@@ -5,7 +5,9 @@ The protocol, after a hello from either side (`magic`, `version`, the client's `
     acquire   type, gpus, memory_mib (a number, "whole" or none), policy, cpus, ram_mib, priority,
               label, mask (the client's own), outer (its lease, if it is inside one), cores (how
               many it is bound to), in_process (it uses the device itself), largest (only the
-              largest devices will do), waited_s
+              largest devices will do), compute (percent of each device's multiprocessors),
+              processes (of the job that use a device), affinity (it wants cores of its own, of
+              core_ids), waited_s
               -> waiting (reason), then granted or refused
     cancel    -> refused, unless a grant was on its way
     started   lease, pid of the job's main process; not answered
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from grn.errors import ProtocolError, UsageError
 from grn.rules.jobtype import LONGEST_NAME
+from grn.rules.ledger import WHOLE_COMPUTE
 from grn.rules.mask import mask_style, parse_mask, render_mask
 from grn.rules.model import End, Owner, Policy, Request
 from grn.rules.wire import MAGIC, VERSION
@@ -53,6 +56,7 @@ __all__ = [
 
 FEATURES = ("adopt", "status", "profiles", "stop")
 _LARGEST = 1 << 40
+_MOST_CORES = 1 << 16
 
 
 def check_hello(message: Mapping[str, Any]) -> int:
@@ -162,7 +166,28 @@ def request_from(
         arrived_s=now - waited,
         in_process=message.get("in_process") is True,
         largest=message.get("largest") is True,
+        compute=_compute(message),
+        processes=number(message, "processes") or 1,
+        affinity=message.get("affinity") is True,
+        core_ids=_core_ids(message.get("core_ids")),
     )
+
+
+def _compute(message: Mapping[str, Any]) -> int | None:
+    percent = number(message, "compute")
+    if percent is not None and not 1 <= percent <= WHOLE_COMPUTE:
+        raise UsageError(f"compute: {percent} is not a percentage from 1 to {WHOLE_COMPUTE}")
+    return percent
+
+
+def _core_ids(cores: object) -> frozenset[int] | None:
+    if cores is None:
+        return None
+    if not isinstance(cores, list) or len(cores) > _MOST_CORES:
+        raise UsageError("core_ids: a list of core numbers is expected")
+    if not all(type(core) is int and 0 <= core < _MOST_CORES for core in cores):
+        raise UsageError("core_ids: a list of core numbers is expected")
+    return frozenset(cores)
 
 
 def _policy(wish: object) -> Policy:
@@ -275,6 +300,11 @@ class GrantWriter:
             "cpus": lease.request.cpus,
             "probe": lease.state == "probe",
             "whole": lease.request.whole,
+            "compute": lease.request.compute,
+            "processes": lease.request.processes,
+            "cores": list(lease.cores),
+            "mps": lease.mps or None,
+            "enforced_by": lease.enforced_by,
             "extra": self._extra,
             "nested": nested,
             "waited_s": waited_s,

@@ -89,7 +89,9 @@ class Request:
     the client's name for itself, `cores` how many the client may use if it is bound to some.
     `in_process`: the client uses the device itself, no other process will be named. `ancestors`: pids
     above the client, the nearest first, known of one inside a lease. `largest`: only the largest
-    devices will do.
+    devices will do. `compute`: percent of each device's multiprocessors; `processes`: how many
+    processes of the job use a device, each of which has limits of its own. `affinity`: it wants cores
+    of its own, out of `core_ids` if the client may use those alone.
     """
 
     ticket: int
@@ -111,6 +113,10 @@ class Request:
     arrived_s: float = 0.0
     in_process: bool = False
     largest: bool = False
+    compute: int | None = None
+    processes: int = 1
+    affinity: bool = False
+    core_ids: frozenset[int] | None = None
 
     @property
     def shape(self) -> tuple[object, ...]:
@@ -125,6 +131,7 @@ class Request:
             self.ram_mib,
             self.allowed,
             self.largest,
+            self.compute,
         )
 
 
@@ -179,8 +186,19 @@ class Lease:
     """UUIDs of devices that its processes use without having been given them."""
     xids: tuple[int, ...] = ()
     """Error events of its devices while it ran."""
+    cores: tuple[int, ...] = ()
+    """The cores to which it is bound, if it asked for its own."""
+    mps: str = ""
+    """The folder of the MPS daemon that holds its limits; "" if it is trusted to keep them."""
 
     @property
     def type(self) -> str:
         """The job type under which its peak is learnt."""
         return self.request.type
+
+    @property
+    def enforced_by(self) -> str | None:
+        """What holds the job to its share of a device; `None` without one."""
+        if not self.uuids:
+            return None
+        return "mps" if self.mps else "cooperative"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from grn.rules.estimate import ALONE_AFTER_OOMS, OTHER_MODEL_FACTOR
+from grn.rules.ledger import WHOLE_COMPUTE
 from grn.rules.model import DeviceState, LeaseState
 from grn.rules.policy import choose
 from grn.rules.units import format_mib
@@ -57,6 +58,8 @@ class Need:
     alone: bool
     probe: bool
     wait: str = ""
+    compute: int = 0
+    """Percent of the device's multiprocessors."""
 
 
 _Pair = tuple["Book", Need]
@@ -154,6 +157,10 @@ class Placer:
 
     def need(self, request: Request, model: str) -> Need:
         """Return what the request takes on a device of this model."""
+        need = self._need(request, model)
+        return replace(need, compute=request.compute) if request.compute else need
+
+    def _need(self, request: Request, model: str) -> Need:
         if request.whole:
             return Need(None, alone=True, probe=False)
         if request.memory_mib is not None:
@@ -249,6 +256,8 @@ class Placer:
     def _fits(self, book: Book, need: Need, head: Reservation | None) -> bool:
         if book.state is not DeviceState.OK or book.alone:
             return False
+        if need.compute and book.compute_booked + need.compute > WHOLE_COMPUTE:
+            return False
         kept = head is not None and book.device.uuid in head.needs_mib
         if kept and self._delays(book, need, head):
             return False
@@ -268,11 +277,22 @@ class Placer:
             return False
         if head.alone or self._is_alone(need, book):
             return True
+        bookings = book.bookings.values()
+        # Of memory and of compute each by itself: together that is stricter than it needs to be.
         return would_delay(
             room_mib=book.room_mib,
-            held=[booking.counts_mib for booking in book.bookings.values()],
+            held=[booking.counts_mib for booking in bookings],
             head_mib=head.needs_mib[book.device.uuid],
             newcomer_mib=need.mib or 0,
+        ) or bool(
+            head.compute
+            and need.compute
+            and would_delay(
+                room_mib=WHOLE_COMPUTE,
+                held=[booking.compute for booking in bookings],
+                head_mib=head.compute,
+                newcomer_mib=need.compute,
+            )
         )
 
     def _pools_wait(self, request: Request, head: Reservation | None) -> Waits | None:
@@ -318,6 +338,7 @@ class Placer:
             alone=any(self._is_alone(need, book) for book, need in taken),
             cpus=(request.cpus or 0) if lacks else 0,
             ram_mib=(request.ram_mib or 0) if lacks else 0,
+            compute=request.compute or 0,
         )
 
     def _kept_before(
@@ -344,14 +365,10 @@ class Placer:
         """Order devices by how little must end before the head fits: leases, then MiB."""
         if self._is_alone(need, book):
             return (len(book.bookings), book.committed_mib)
-        missing = (need.mib or 0) - book.free_mib
-        ends = 0
-        for counts in sorted((b.counts_mib for b in book.bookings.values()), reverse=True):
-            if missing <= 0:
-                break
-            missing -= counts
-            ends += 1
-        return (ends, book.committed_mib)
+        bookings = book.bookings.values()
+        of_memory = _ends((need.mib or 0) - book.free_mib, [b.counts_mib for b in bookings])
+        lacks = need.compute - (WHOLE_COMPUTE - book.compute_booked) if need.compute else 0
+        return (max(of_memory, _ends(lacks, [b.compute for b in bookings])), book.committed_mib)
 
     @staticmethod
     def _allowed(book: Book, request: Request) -> bool:
@@ -368,6 +385,8 @@ class Placer:
             what = f"{_devices(count)} alone"
         else:
             what = f"{max(need.mib or 0 for _, need in pairs)} MiB on {_devices(count)}"
+        if need.compute:
+            what += f" with {need.compute} % of the multiprocessors"
         parts = [self._why_not(book, need, head) for book, need in pairs]
         rest = len(parts) - _DEVICES_NAMED
         more = f"; and {rest} more" if rest > 0 else ""
@@ -386,6 +405,8 @@ class Placer:
             text += f", {book.foreign_mib} used by others"
         if book.bookings:
             text += f", {len(book.bookings)} leased"
+        if need.compute:
+            text += f", {book.compute_booked} % of its multiprocessors booked"
         if head is not None and book.device.uuid in head.needs_mib and self._fits(book, need, None):
             text += ", kept for the request at the head of the queue"
         return text
@@ -396,6 +417,17 @@ def _largest(pairs: list[_Pair], count: int) -> list[_Pair]:
     sizes = sorted((book.device.capacity_mib for book, _ in pairs), reverse=True)
     least = sizes[min(count, len(sizes)) - 1]
     return [pair for pair in pairs if pair[0].device.capacity_mib >= least]
+
+
+def _ends(missing: int, counts: list[int]) -> int:
+    """Count how many leases must end, the largest first, until nothing is missing."""
+    ends = 0
+    for count in sorted(counts, reverse=True):
+        if missing <= 0:
+            break
+        missing -= count
+        ends += 1
+    return ends
 
 
 def _left(book: Book, request: Request) -> int:

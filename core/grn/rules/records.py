@@ -46,6 +46,11 @@ def grant_record(lease: Lease, *, alone: bool) -> dict[str, object]:
         "accounted_mib": lease.accounted_mib,
         "reported_mib": lease.reported_mib,
         "together": lease.together,
+        "compute": request.compute,
+        "processes": request.processes,
+        "affinity": request.affinity,
+        "cores": lease.cores,
+        "mps": lease.mps,
     }
 
 
@@ -82,6 +87,9 @@ def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
         priority=int(record.get("priority", 0)),
         session=str(record.get("session", "")),
         arrived_s=now,
+        compute=record.get("compute"),
+        processes=int(record.get("processes", 1)),
+        affinity=bool(record.get("affinity", False)),
     )
     main = record.get("main")
     return Lease(
@@ -99,4 +107,6 @@ def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
         accounted_mib=int(record.get("accounted_mib", 0)),
         reported_mib=int(record.get("reported_mib", 0)),
         together=bool(record.get("together", False)),
+        cores=tuple(record.get("cores", ())),
+        mps=str(record.get("mps", "")),
     )

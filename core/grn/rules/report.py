@@ -63,6 +63,7 @@ def device_report(book: Book) -> dict[str, Any]:
         "booked_mib": book.booked_mib,
         "measured_mib": book.measured_mib,
         "foreign_mib": book.foreign_mib,
+        "compute_booked": book.compute_booked,
         "leases": len(book.bookings),
         "parent": device.parent,
         "bus_id": device.bus_id,
@@ -91,6 +92,9 @@ def _lease(machine: Machine, lease: Lease, now: float) -> dict[str, Any]:
         "peak_source": peak.source if peak else None,
         "state": str(lease.state),
         "since_s": round(now - lease.granted_s, 3),
+        "enforced_by": lease.enforced_by,
+        "compute": lease.request.compute,
+        "cores": list(lease.cores),
         "left_over": list(lease.left_over),
         "strays": list(lease.strays),
     }

@@ -34,6 +34,7 @@ def sampled(machine: Machine, event: ev.Sampled) -> list[ev.Effect]:
         for book in machine.ledger.books
         if book.state in (DeviceState.LOST, DeviceState.STALE)
     }
+    unread.update(r.uuid for r in event.readings if r.state is not DeviceState.OK)
     for lease in list(machine.leases.values()):
         lease.left_over = event.left_over.get(lease.id, ())
         if unread and not unread.isdisjoint(lease.uuids):

@@ -1,4 +1,4 @@
-"""What one broker leaves to the next: the leases that are held, as records and back.
+"""What comes after: leases under the next broker, and under the next lease of one process.
 
 A record of the journal says what a lease is (`grant`), what changed (`main`), or that it is over
 (`end`); a snapshot starts a journal anew. What can be observed again (memory in use, who is dead) is
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from grn.rules import events as ev
 from grn.rules.model import LeaseState
 from grn.rules.records import grant_record, lease_from_record
 
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from grn.rules.machine import Machine
-    from grn.rules.model import Lease
+    from grn.rules.model import Lease, Request
 
-__all__ = ["restore", "snapshot"]
+__all__ = ["left_by", "restore", "returned", "snapshot"]
 
 
 def snapshot(machine: Machine) -> list[dict[str, object]]:
@@ -63,6 +64,7 @@ def _restore_lease(machine: Machine, record: Mapping[str, Any], now: float) -> N
         alone=bool(record.get("alone")),
         cpus=0 if drains else lease.request.cpus or 0,
         ram_mib=0 if drains else lease.request.ram_mib or 0,
+        compute=lease.request.compute or 0,
     )
 
 
@@ -83,3 +85,38 @@ def _restore_change(machine: Machine, record: Mapping[str, Any]) -> None:
 def _is_alone(machine: Machine, lease: Lease) -> bool:
     books = machine.ledger.by_uuid
     return any(books[uuid].alone == lease.id for uuid in lease.uuids if uuid in books)
+
+
+def returned(machine: Machine, event: ev.Returned) -> list[ev.Effect]:
+    """End what a client does not claim, as its release would: the word of it was lost."""
+    effects: list[ev.Effect] = []
+    for lease in list(machine.leases.values()):
+        request = lease.request
+        theirs = request.owner == event.owner and request.session == event.session
+        theirs = theirs and lease.number <= event.last
+        unclaimed = theirs and bool(event.session) and lease.id not in event.claimed
+        if not unclaimed or lease.state is LeaseState.DRAINING:
+            continue
+        effects.append(ev.Said("info", f"unclaimed lease={lease.id}"))
+        lives = lease.id in event.alive and lease.main != request.owner
+        if lease.id not in event.alive:
+            lease.main = None
+        keeps = lives or machine.is_used(lease)
+        effects += machine.drain(lease, event.now) if keeps else machine.end(lease)
+    return effects
+
+
+def left_by(machine: Machine, request: Request) -> list[Lease]:
+    """List the leases that drain since the very process that asks holds their memory on.
+
+    What it holds will be its next lease's, so it must not wait for itself.
+    """
+    if not request.in_process:
+        return []
+    return [
+        lease
+        for lease in machine.leases.values()
+        if lease.state is LeaseState.DRAINING
+        and lease.main == lease.request.owner == request.owner
+        and not machine.nested.held(lease.id)
+    ]

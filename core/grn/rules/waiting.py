@@ -64,13 +64,14 @@ class WaitingLine:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What is kept for the head: devices with MiB on each, or CPUs and RAM, or both."""
+    """What is kept for the head: devices with MiB and compute on each, or CPUs and RAM, or both."""
 
     ticket: int
     needs_mib: dict[str, int]
     alone: bool
     cpus: int = 0
     ram_mib: int = 0
+    compute: int = 0
 
 
 def largest_sum_within(parts: Iterable[int], limit: int) -> int:

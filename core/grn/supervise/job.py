@@ -100,6 +100,7 @@ class Job:
         "command",
         "deadline",
         "exit_code",
+        "explicit",
         "grant",
         "kills",
         "label",
@@ -142,6 +143,8 @@ class Job:
         self.words = words
         self.label = label
         self.request = request
+        self.explicit: Mapping[str, str] = {}
+        """Variables that the request sets for this job, over those of the whole run."""
         self.state = NEW
         self.tries = 0
         self.asked_s = 0.0

@@ -77,11 +77,11 @@ class Running:
         job.tries += 1
         job.begin_again()
         job.kills = self._kill_count.read()
-        env = self._environment(grant)
+        env = self._environment(job, grant)
         try:
             descriptors = self._outputs.open(job)
             try:
-                child = self._spawner.spawn(job.words, env, descriptors)
+                child = self._spawner.spawn(job.words, env, descriptors, self._cores(job, grant))
             finally:
                 self._outputs.forked()
         except OSError as error:  # out of processes, descriptors or memory
@@ -136,16 +136,23 @@ class Running:
         """Kill at once what is being stopped."""
         self._stopper.hurry()
 
-    def _environment(self, grant: dict[str, Any]) -> dict[str, str]:
-        conduct = self._conduct
+    def _environment(self, job: Job, grant: dict[str, Any]) -> dict[str, str]:
+        environ = self._conduct.environ
+        explicit = {**self._conduct.explicit, **job.explicit}
         if not grant:
-            return {**conduct.environ, **conduct.explicit}
-        env, warnings = job_environment(grant, conduct.environ, conduct.explicit)
+            return {**environ, **explicit}
+        env, warnings = job_environment(grant, environ, explicit)
         for warning in warnings:
             if warning not in self._warned:
                 self._warned.add(warning)
                 self._reporter.note(warning)
         return env
+
+    def _cores(self, job: Job, grant: dict[str, Any]) -> list[int]:
+        cores: list[int] = grant.get("cores") or []
+        if grant and not cores and job.request.get("affinity"):
+            self._reporter.note(f"{job.label}: not bound to cores: the broker gave it none")
+        return cores
 
     def _took_off(self, job: Job, child: Child) -> None:
         job.child = child

@@ -78,8 +78,11 @@ class Spawner:
         words: Sequence[str],
         env: Mapping[str, str],
         descriptors: Sequence[int | None] = (None, None, None),
+        cores: Sequence[int] = (),
     ) -> Child:
         """Start `words` with `env`; `descriptors` replace 0, 1 and 2 where not None.
+
+        With `cores` the program is bound to them before it can count them.
 
         Raises:
             OSError: the process could not be made (limits, memory). A program that cannot be
@@ -94,7 +97,7 @@ class Spawner:
             os.close(tell)
             raise
         if pid == 0:
-            self._become(paths, words, env, descriptors, tell)
+            self._become(paths, words, env, descriptors, cores, tell)
         os.close(tell)
         return Child(pid, told)
 
@@ -104,6 +107,7 @@ class Spawner:
         words: Sequence[str],
         env: Mapping[str, str],
         descriptors: Sequence[int | None],
+        cores: Sequence[int],
         tell: int,
     ) -> NoReturn:
         problem = errno.EIO
@@ -116,6 +120,8 @@ class Spawner:
                     os.dup2(descriptor, number)
             if self._files_before is not None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, self._files_before)
+            if cores:
+                _bind(cores)
             self._signals.restore_in_child()
             problem = _exec_first(paths, words, env)
         except OSError as error:
@@ -123,6 +129,15 @@ class Spawner:
         finally:
             os.write(tell, str(problem).encode())
             os._exit(NOT_FOUND if problem == errno.ENOENT else NOT_EXECUTABLE)
+
+
+def _bind(cores: Sequence[int]) -> None:
+    """Bind the child to its cores; one that cannot be runs all the same, and its reader is told."""
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError as error:  # the broker may use cores that are not ours, in another container
+        text = f"grn run: not bound to cores {', '.join(map(str, cores))}: {error.strerror}\n"
+        os.write(_HIGHEST_STANDARD, text.encode())
 
 
 def _candidates(name: str, env: Mapping[str, str]) -> list[str]:

@@ -1,0 +1,190 @@
+"""What a Python program wishes for, as people write it, made ready for the wire.
+
+One place for the keyword arguments that `grn.job`, `grn.lease` and the adapters share. Promises: a
+wish that makes no sense is a `UsageError` where it is written, not where it would be granted; what
+the caller gave wins over the flavor that it names, and that over what is usual.
+"""
+
+from __future__ import annotations
+
+import os
+
+from grn.connection import own_cores
+from grn.errors import UsageError
+from grn.rules.units import parse_duration_s, parse_size_mib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Literal
+
+    IfUnavailable = Literal["fail", "run"]
+    Policy = Literal["spread", "pack"]
+
+__all__ = ["NORMAL", "ONE", "Wish"]
+
+_POLICIES = ("spread", "pack")
+_IF_UNAVAILABLE = ("fail", "run")
+_MOST = 1 << 40
+_WHOLE = "whole"
+
+
+class _Usual(int):
+    """A number that nobody gave: a flavor may replace it."""
+
+    __slots__ = ()
+
+
+ONE = _Usual(1)
+"""One device, unless a flavor says otherwise."""
+NORMAL = _Usual(0)
+"""The usual priority, unless a flavor says otherwise."""
+
+
+class Wish:
+    """The wishes of one decorator or lease. Not of one request: `request` makes that."""
+
+    __slots__ = (
+        "cpus",
+        "env",
+        "flavor",
+        "gpus",
+        "label",
+        "memory",
+        "policy",
+        "priority",
+        "ram_mib",
+        "run_without",
+        "type",
+        "wait_s",
+    )
+
+    def __init__(
+        self,
+        *,
+        gpus: int | None,
+        memory: str | int | None,
+        policy: str | None,
+        cpus: int | None,
+        ram: str | int | None,
+        flavor: str | None,
+        priority: int,
+        wait: float | str | None,
+        label: str,
+        env: Mapping[str, str] | None,
+        if_unavailable: str,
+        type: str | None,  # noqa: A002 - the public name
+    ) -> None:
+        """Take wishes in.
+
+        Raises:
+            UsageError: if one makes no sense; it is named, with what would do.
+        """
+        self.gpus = _count("gpus", gpus)
+        self.memory = _memory(memory)
+        self.policy = _one_of("policy", policy, _POLICIES) if policy is not None else None
+        self.cpus = _count("cpus", cpus)
+        self.ram_mib = None if ram is None else _size("ram", ram)
+        self.flavor = flavor
+        self.priority = priority
+        if not _is_number(priority):
+            raise UsageError(f"priority={priority!r} is not a whole number; higher goes first")
+        self.wait_s = _wait_s(wait)
+        self.label = label
+        self.env = dict(env or {})
+        if_unavailable = _one_of("if_unavailable", if_unavailable, _IF_UNAVAILABLE)
+        self.run_without = if_unavailable == "run"
+        if type is not None and not type.strip():
+            raise UsageError("type='' names nothing: leave it out, or give the job type a name")
+        self.type = type
+
+    def request(
+        self, job_type: str, *, in_process: bool, mask: str | None = None
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Put the wish into the words of the wire, with its flavor as it is now.
+
+        Args:
+            job_type: under which its need is learnt, unless the wish names one.
+            in_process: this process uses the devices itself, or through children without a name.
+            mask: what narrows the devices, instead of CUDA_VISIBLE_DEVICES as it is set here.
+
+        Returns:
+            The message, and the variables that the request sets for its job.
+
+        Raises:
+            UsageError: if the flavor is not known.
+        """
+        flavor = self._of_flavor()
+        message = {
+            "op": "acquire",
+            "type": self.type or job_type,
+            "label": self.label,
+            "gpus": flavor.get("gpus", 1) if isinstance(self.gpus, _Usual) else self.gpus,
+            "memory_mib": _given(self.memory, flavor.get("memory_mib")),
+            "policy": _given(self.policy, flavor.get("policy")),
+            "cpus": _given(self.cpus, flavor.get("cpus")),
+            "ram_mib": _given(self.ram_mib, flavor.get("ram_mib")),
+            "priority": flavor.get("priority", 0)
+            if isinstance(self.priority, _Usual)
+            else self.priority,
+            "mask": os.environ.get("CUDA_VISIBLE_DEVICES") if mask is None else mask,
+            "outer": os.environ.get("GRN_LEASE"),
+            "cores": own_cores(),
+            "in_process": in_process,
+        }
+        return message, {**flavor.get("env", {}), **self.env}
+
+    def _of_flavor(self) -> Mapping[str, Any]:
+        if self.flavor is None:
+            return {}
+        from grn.config.flavors import resolve  # noqa: PLC0415 - only who names one
+
+        return dict(resolve(self.flavor))
+
+
+def _given(mine: Any, of_flavor: Any) -> Any:
+    return of_flavor if mine is None else mine
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)  # nobody means True devices
+
+
+def _count(name: str, value: int | None) -> int | None:
+    if value is None:
+        return None
+    if not _is_number(value) or not 0 <= value <= _MOST:
+        raise UsageError(f"{name}={value!r} is not a whole number of 0 or more, or None")
+    return value
+
+
+def _size(name: str, value: str | int) -> int:
+    if isinstance(value, str):
+        return parse_size_mib(value, what=name)
+    if not _is_number(value) or not 0 < value <= _MOST:
+        raise UsageError(f"{name}={value!r}: give MiB as a whole number, or a text such as '8GiB'")
+    return value
+
+
+def _memory(value: str | int | None) -> str | int | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and value.strip().lower() == _WHOLE:
+        return _WHOLE
+    return _size("memory", value)
+
+
+def _wait_s(value: float | str | None) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return parse_duration_s(value, what="wait")
+    if isinstance(value, bool) or not 0 <= value < _MOST:
+        raise UsageError(f"wait={value!r}: give seconds, or a text such as '10m'")
+    return float(value)
+
+
+def _one_of(name: str, value: str, known: Sequence[str]) -> str:
+    if value not in known:
+        raise UsageError(f"{name}={value!r} is not one of: {', '.join(known)}")
+    return value
