@@ -56,6 +56,7 @@ class AsyncLease:
         self.id: str = grant["lease"]
         self.devices: list[dict[str, Any]] = grant["devices"]
         self.memory_mib: int | None = grant["memory_mib"]
+        self.cores: list[int] = grant.get("cores") or []
 
     def environment(self) -> dict[str, str]:
         """Return a copy of the process's environment with what the lease tells a job."""
@@ -151,6 +152,9 @@ class AsyncClient:
         policy: str | None = None,
         cpus: int | None = None,
         ram_mib: int | None = None,
+        compute: int | None = None,
+        processes: int | None = None,
+        affinity: bool = False,
         priority: int = 0,
         label: str = "",
         wait_s: float | None = None,
@@ -167,6 +171,9 @@ class AsyncClient:
             policy=policy,
             cpus=cpus,
             ram_mib=ram_mib,
+            compute=compute,
+            processes=processes,
+            affinity=affinity,
             priority=priority,
             label=label,
         )

@@ -37,6 +37,7 @@ __all__ = [
     "connect",
     "connect_or_start",
     "nested_entry",
+    "shares",
 ]
 
 _ANSWER_WITHIN_S = 30.0
@@ -55,11 +56,15 @@ def acquire_message(
     policy: str | None,
     cpus: int | None,
     ram_mib: int | None,
+    compute: int | None,
+    processes: int | None,
+    affinity: bool,
     priority: int,
     label: str,
 ) -> dict[str, Any]:
     """Put a wish of this process into the words of the wire."""
     return {
+        **shares(compute, processes, affinity=affinity),
         "op": "acquire",
         "type": job_type,
         "label": label,
@@ -74,6 +79,17 @@ def acquire_message(
         "cores": own_cores(),
         "in_process": True,
     }
+
+
+def shares(compute: int | None, processes: int | None, *, affinity: bool | None) -> dict[str, Any]:
+    """Return the fields of a request that only few have: what nobody asks for is left out."""
+    said = {"compute": compute, "processes": processes}
+    fields: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
+    if affinity:
+        from grn.affinity import request_fields  # noqa: PLC0415 - seldom asked for
+
+        fields.update(request_fields())
+    return fields
 
 
 def nested_entry(grant: dict[str, Any], wish: dict[str, Any]) -> dict[str, Any]:
@@ -93,6 +109,7 @@ class Lease:
         self.id: str = grant["lease"]
         self.devices: list[dict[str, Any]] = grant["devices"]
         self.memory_mib: int | None = grant["memory_mib"]
+        self.cores: list[int] = grant.get("cores") or []
 
     def environment(self) -> dict[str, str]:
         """Return a copy of the process's environment with what the lease tells a job."""
@@ -187,6 +204,9 @@ class Client:
         policy: str | None = None,
         cpus: int | None = None,
         ram_mib: int | None = None,
+        compute: int | None = None,
+        processes: int | None = None,
+        affinity: bool = False,
         priority: int = 0,
         label: str = "",
         wait_s: float | None = None,
@@ -201,6 +221,10 @@ class Client:
             policy: `spread` or `pack`; `None` takes the broker's.
             cpus: CPUs to book; `None` books none.
             ram_mib: MiB of RAM to book; `None` books none.
+            compute: percent of each device's multiprocessors to book; `None` books none.
+            processes: of the job that use a device; `None` is one.
+            affinity: cores of its own; to be bound to them is for the caller to do, with
+                `grn.affinity.bind(lease.cores)`.
             priority: higher goes first.
             label: a name for status displays.
             wait_s: give up after so long.
@@ -217,6 +241,9 @@ class Client:
             policy=policy,
             cpus=cpus,
             ram_mib=ram_mib,
+            compute=compute,
+            processes=processes,
+            affinity=affinity,
             priority=priority,
             label=label,
         )

@@ -36,11 +36,13 @@ __all__ = ["Grant", "Pending"]
 class Grant:
     """What was granted: the broker's words, and in which process."""
 
-    __slots__ = ("hub", "message", "pid")
+    __slots__ = ("affinity", "hub", "message", "pid")
 
-    def __init__(self, hub: Hub, message: Message) -> None:
+    def __init__(self, hub: Hub, message: Message, *, affinity: bool = False) -> None:
         self.hub = hub
         self.message = message
+        self.affinity = affinity
+        """Whether cores of one's own were asked for."""
         self.pid = os.getpid()
 
     @property
@@ -58,6 +60,12 @@ class Grant:
         """Index, UUID, model, total and booked MiB of each device."""
         devices: list[dict[str, Any]] = self.message["devices"]
         return devices
+
+    @property
+    def cores(self) -> list[int]:
+        """The cores to bind to, if some were asked for; of a nested grant those of the outer job."""
+        cores: list[int] = (self.message.get("cores") or []) if self.affinity else []
+        return cores
 
     def __repr__(self) -> str:
         return f"Grant({self.lease!r}, devices={[d['index'] for d in self.devices]})"

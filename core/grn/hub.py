@@ -155,7 +155,7 @@ class Hub:
             raise self._expired(pending, wait_s) from None
         if answer["op"] != "granted":
             raise ProtocolError(f"'granted' was expected, {answer['op']!r} came")
-        return Grant(self, answer)
+        return Grant(self, answer, affinity=pending.message.get("affinity") is True)
 
     @staticmethod
     def _expired(pending: Pending, wait_s: float | None) -> WaitExpired:

@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 from grn import hub, hubasync
+from grn.affinity import bind_here, cores_of
 from grn.applied import Applied, apply, bound, changes, take_back
 from grn.endings import ending_of
 from grn.errors import BrokerUnavailable, LeaseError
@@ -66,7 +67,9 @@ class _Call:
         from grn.isolate import ForkServer  # noqa: PLC0415 - loads what starts processes
 
         env = {**os.environ, **explicit}
+        cores: list[int] = []
         if grant is not None:
+            cores = cores_of(grant, self.spec.name)
             env, told = job_environment(grant.message, os.environ, explicit)
             for text in told:
                 warn(text)
@@ -75,6 +78,7 @@ class _Call:
             tuple(self.args),
             dict(self.kwargs),
             env=env,
+            affinity=cores or None,
             name=self.spec.name,
         )
         self.begun = True
@@ -91,7 +95,7 @@ class _Call:
 
     @contextlib.contextmanager
     def in_force(self, grant: Grant | None, explicit: Mapping[str, str]) -> Iterator[None]:
-        """Change this process's environment for the length of the call."""
+        """Change this process's environment, and where this thread runs, for the length of the call."""
         if grant is None:
             yield
             return
@@ -102,9 +106,12 @@ class _Call:
         uuids = [device["uuid"] for device in grant.devices]
         applied = Applied(grant.lease, uuids, changes(settings))
         apply(applied)
+        binding = bind_here(grant, self.spec.name)
         try:
             yield
         finally:
+            if binding is not None:
+                binding.take_back()
             take_back(applied)
 
     def here(self, *, lighter: bool) -> Any:

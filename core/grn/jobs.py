@@ -105,6 +105,9 @@ def job(
     policy: Policy | None = ...,
     cpus: int | None = ...,
     ram: str | int | None = ...,
+    compute: int | None = ...,
+    processes: int | None = ...,
+    affinity: bool | None = ...,
     flavor: str | None = ...,
     priority: int = ...,
     wait: float | str | None = ...,
@@ -128,6 +131,9 @@ def job(
     policy: Policy | None = None,
     cpus: int | None = None,
     ram: str | int | None = None,
+    compute: int | None = None,
+    processes: int | None = None,
+    affinity: bool | None = None,
     flavor: str | None = None,
     priority: int = NORMAL,
     wait: float | str | None = None,
@@ -149,6 +155,9 @@ def job(
         policy: as there.
         cpus: as there.
         ram: as there.
+        compute: as there.
+        processes: as there.
+        affinity: as there; a fresh process is bound before it begins.
         flavor: as there.
         priority: as there.
         wait: as there.
@@ -170,6 +179,9 @@ def job(
         policy=_one_name("policy", policy, "resource_policy", resource_policy),
         cpus=cpus,
         ram=ram,
+        compute=compute,
+        processes=processes,
+        affinity=affinity,
         flavor=flavor,
         priority=priority,
         wait=wait,

@@ -20,6 +20,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from grn import hub, hubasync
+from grn.affinity import bind_here
 from grn.applied import Applied, apply, bound, changes, mask_of_kept, take_back
 from grn.endings import ending_of
 from grn.errors import BrokerUnavailable, GrnError, LeaseError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
+    from grn.affinity import Binding
     from grn.grants import Grant
     from grn.wishes import IfUnavailable, Policy
 
@@ -53,8 +55,11 @@ class HeldLease:
         """Index, UUID, model, total and booked MiB of each device."""
         self.memory_mib: int | None = message.get("memory_mib")
         """MiB booked on each device."""
+        self.cores: list[int] = grant.cores if grant is not None else []
+        """The cores of one's own, if some were asked for: `apply` binds to them."""
         self._settings = derive(message, dict(os.environ), explicit) if grant is not None else []
         self._applied: Applied | None = None
+        self._binding: Binding | None = None
 
     @property
     def env(self) -> dict[str, str]:
@@ -76,9 +81,9 @@ class HeldLease:
         return [each.warning for each in self._settings if each.warning]
 
     def apply(self) -> None:
-        """Set this process's environment, until the end of the block.
+        """Set this process's environment, until the end of the block, and bind it to its cores.
 
-        To be called before a framework is imported; what comes too late is warned of. A second call
+        Bound are the thread that calls and those that it starts in the block. To be called before a framework is imported; what comes too late is warned of. A second call
         does nothing.
 
         Raises:
@@ -94,9 +99,13 @@ class HeldLease:
         applied = Applied(self.id, [device["uuid"] for device in self.devices], self.env)
         apply(applied)
         self._applied = applied
+        self._binding = bind_here(self.grant, f"lease {self.id}")
 
     def take_back(self) -> None:
         """Undo `apply` before the end of the block."""
+        binding, self._binding = self._binding, None
+        if binding is not None:
+            binding.take_back()
         applied, self._applied = self._applied, None
         if applied is not None:
             take_back(applied)
@@ -226,6 +235,9 @@ def lease(
     policy: Policy | None = None,
     cpus: int | None = None,
     ram: str | int | None = None,
+    compute: int | None = None,
+    processes: int | None = None,
+    affinity: bool | None = None,
     flavor: str | None = None,
     priority: int = NORMAL,
     wait: float | str | None = None,
@@ -242,6 +254,9 @@ def lease(
         policy: `"spread"` or `"pack"`; `None` takes the broker's.
         cpus: CPUs to book; `None` books none.
         ram: host memory to book, as `memory`.
+        compute: percent of each device's multiprocessors to book; `None` books none.
+        processes: how many of the job's processes use a device; `None` is one.
+        affinity: cores of its own, to which `apply` binds; `None` is no, unless the flavor says so.
         flavor: a name from the configuration, for what is not given here.
         priority: higher goes first.
         wait: give up after so long: seconds, or a text such as `"10m"`.
@@ -259,6 +274,9 @@ def lease(
         policy=policy,
         cpus=cpus,
         ram=ram,
+        compute=compute,
+        processes=processes,
+        affinity=affinity,
         flavor=flavor,
         priority=priority,
         wait=wait,
@@ -277,6 +295,9 @@ def lease_async(
     policy: Policy | None = None,
     cpus: int | None = None,
     ram: str | int | None = None,
+    compute: int | None = None,
+    processes: int | None = None,
+    affinity: bool | None = None,
     flavor: str | None = None,
     priority: int = NORMAL,
     wait: float | str | None = None,
@@ -296,6 +317,9 @@ def lease_async(
         policy=policy,
         cpus=cpus,
         ram=ram,
+        compute=compute,
+        processes=processes,
+        affinity=affinity,
         flavor=flavor,
         priority=priority,
         wait=wait,

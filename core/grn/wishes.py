@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from grn.client import shares
 from grn.connection import own_cores
 from grn.errors import UsageError
 from grn.rules.units import parse_duration_s, parse_size_mib
@@ -26,7 +27,17 @@ __all__ = ["NORMAL", "ONE", "Wish"]
 _POLICIES = ("spread", "pack")
 _IF_UNAVAILABLE = ("fail", "run")
 _MOST = 1 << 40
+_ALL_COMPUTE = 100
 _WHOLE = "whole"
+_USUAL = {
+    "gpus": 1,
+    "memory_mib": None,
+    "policy": None,
+    "cpus": None,
+    "ram_mib": None,
+    "priority": 0,
+}
+"""What every request says, and what it says where nobody has given it."""
 
 
 class _Usual(int):
@@ -45,6 +56,8 @@ class Wish:
     """The wishes of one decorator or lease. Not of one request: `request` makes that."""
 
     __slots__ = (
+        "affinity",
+        "compute",
         "cpus",
         "env",
         "flavor",
@@ -53,6 +66,7 @@ class Wish:
         "memory",
         "policy",
         "priority",
+        "processes",
         "ram_mib",
         "run_without",
         "type",
@@ -74,6 +88,9 @@ class Wish:
         env: Mapping[str, str] | None,
         if_unavailable: str,
         type: str | None,  # noqa: A002 - the public name
+        compute: int | None = None,
+        processes: int | None = None,
+        affinity: bool | None = None,
     ) -> None:
         """Take wishes in.
 
@@ -85,6 +102,10 @@ class Wish:
         self.policy = _one_of("policy", policy, _POLICIES) if policy is not None else None
         self.cpus = _count("cpus", cpus)
         self.ram_mib = None if ram is None else _size("ram", ram)
+        self.compute = _of_least_one("compute", compute, _ALL_COMPUTE)
+        self.processes = _of_least_one("processes", processes, _MOST)
+        self.affinity = _yes_or_no("affinity", affinity)
+        self._refuse_parts_of_no_device()
         self.flavor = flavor
         self.priority = priority
         if not _is_number(priority):
@@ -112,38 +133,67 @@ class Wish:
             The message, and the variables that the request sets for its job.
 
         Raises:
-            UsageError: if the flavor is not known.
+            UsageError: if the flavor is not known, or asks for no device and the wish is of one.
         """
-        flavor = self._of_flavor()
+        values = self._values()
         message = {
             "op": "acquire",
             "type": self.type or job_type,
             "label": self.label,
-            "gpus": flavor.get("gpus", 1) if isinstance(self.gpus, _Usual) else self.gpus,
-            "memory_mib": _given(self.memory, flavor.get("memory_mib")),
-            "policy": _given(self.policy, flavor.get("policy")),
-            "cpus": _given(self.cpus, flavor.get("cpus")),
-            "ram_mib": _given(self.ram_mib, flavor.get("ram_mib")),
-            "priority": flavor.get("priority", 0)
-            if isinstance(self.priority, _Usual)
-            else self.priority,
+            **{key: values.get(key, usual) for key, usual in _USUAL.items()},
+            **shares(
+                values.get("compute"), values.get("processes"), affinity=values.get("affinity")
+            ),
             "mask": os.environ.get("CUDA_VISIBLE_DEVICES") if mask is None else mask,
             "outer": os.environ.get("GRN_LEASE"),
             "cores": own_cores(),
             "in_process": in_process,
         }
-        return message, {**flavor.get("env", {}), **self.env}
+        return message, dict(values["env"])
 
-    def _of_flavor(self) -> Mapping[str, Any]:
+    def _values(self) -> Mapping[str, Any]:
+        """Return what was given here, over what the flavor gives."""
+        own = self._own()
         if self.flavor is None:
-            return {}
-        from grn.config.flavors import resolve  # noqa: PLC0415 - only who names one
+            return own
+        from grn.config.tables import load  # noqa: PLC0415 - only who names one
+        from grn.rules.flavors import merged  # noqa: PLC0415
 
-        return dict(resolve(self.flavor))
+        flavor = load(None, os.environ).flavor(self.flavor)
+        return merged([("the request", own), (flavor.where, flavor.values)])
 
+    def _own(self) -> dict[str, Any]:
+        """Return what the caller gave, in the words of a request."""
+        given = {
+            "memory_mib": self.memory,
+            "policy": self.policy,
+            "cpus": self.cpus,
+            "ram_mib": self.ram_mib,
+            "compute": self.compute,
+            "processes": self.processes,
+            "affinity": self.affinity,
+        }
+        own: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        if not isinstance(self.gpus, _Usual):
+            own["gpus"] = self.gpus
+        if not isinstance(self.priority, _Usual):
+            own["priority"] = self.priority
+        own["env"] = self.env
+        return own
 
-def _given(mine: Any, of_flavor: Any) -> Any:
-    return of_flavor if mine is None else mine
+    def _refuse_parts_of_no_device(self) -> None:
+        """See that no part is wanted of a device where none is.
+
+        Raises:
+            UsageError: if one is.
+        """
+        if self.gpus:
+            return
+        for name, value in (("memory", self.memory), ("compute", self.compute)):
+            if value is not None:
+                raise UsageError(
+                    f"{name}={value!r} is of a device, and gpus={self.gpus} asks for none"
+                )
 
 
 def _is_number(value: object) -> bool:
@@ -155,6 +205,21 @@ def _count(name: str, value: int | None) -> int | None:
         return None
     if not _is_number(value) or not 0 <= value <= _MOST:
         raise UsageError(f"{name}={value!r} is not a whole number of 0 or more, or None")
+    return value
+
+
+def _of_least_one(name: str, value: int | None, most: int) -> int | None:
+    if value is None:
+        return None
+    if not _is_number(value) or not 1 <= value <= most:
+        upto = f" to {most}" if most < _MOST else " or more"
+        raise UsageError(f"{name}={value!r} is not a whole number of 1{upto}, or None")
+    return value
+
+
+def _yes_or_no(name: str, value: bool | None) -> bool | None:  # noqa: FBT001 - named by its caller
+    if value is not None and not isinstance(value, bool):
+        raise UsageError(f"{name}={value!r} is neither True nor False, nor None")
     return value
 
 

@@ -333,3 +333,14 @@ def test_a_client_does_not_wait_for_ever_for_a_broker_that_hangs(
             os.kill(env.pid, signal.SIGCONT)
         monkeypatch.setattr("grn.client._ANSWER_WITHIN_S", PATIENCE_S)
         eventually(lambda: client.status()["leases"] == [])
+
+
+def test_nobody_enters_a_lease_by_naming_it(new_env: NewEnv):
+    """A process that is not of a lease gets one of its own, whatever it says, and keeps none alive."""
+    env = new_env()
+    holder, stranger = env.talker(), env.remote()
+    lease = holder.acquire("t", memory_mib=6000)
+    other = stranger.acquire("z", memory_mib=1000, outer=lease["lease"])
+    assert (other["nested"], other["lease"] != lease["lease"]) == (False, True)
+    holder.release(lease)
+    assert [entry["id"] for entry in env.status()["leases"]] == [other["lease"]]

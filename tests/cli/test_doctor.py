@@ -77,13 +77,14 @@ class Machine:
         }
 
     def run(
-        self, *words: str, box: Box | None = None, **variables: str
+        self, *words: str, box: Box | None = None, cwd: str | None = None, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
         driver = box.environ if box is not None else {}
         return subprocess.run(
             [sys.executable, "-m", "grn", "doctor", *words],
             env={**self.environ, **driver, **variables},
+            cwd=cwd,
             capture_output=True,
             check=False,
             text=True,
@@ -91,9 +92,11 @@ class Machine:
             timeout=4 * PATIENCE_S,
         )
 
-    def report(self, *words: str, box: Box | None = None, **variables: str) -> Report:
+    def report(
+        self, *words: str, box: Box | None = None, cwd: str | None = None, **variables: str
+    ) -> Report:
         """Run it with `--json`."""
-        return Report(self.run("--json", *words, box=box, **variables))
+        return Report(self.run("--json", *words, box=box, cwd=cwd, **variables))
 
 
 @pytest.fixture
@@ -179,6 +182,29 @@ def test_a_broken_configuration_file_is_a_finding(machine: Machine) -> None:
     report = machine.report(GRN_CONFIG=path)
     assert path in report.text("problem", about="settings")
     assert "none runs" in report.text("ok", about="broker")
+
+
+def test_a_broken_flavor_is_a_finding(machine: Machine) -> None:
+    """File and line are named, as `grn config` names them, in the user's file."""
+    path = os.path.join(machine.folder, "config.toml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("cpu_reserve = 1\n[flavors.big]\ngpus = 'many'\n")
+    report = machine.report(GRN_CONFIG=path)
+    (finding,) = report.of("problem", about="configuration")
+    assert f"{path}:2, [flavors.big], key gpus" in finding["what"]
+    assert not report.of("problem", about="settings")
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("grn.toml", ""), ("pyproject.toml", "[tool.grn]\n")])
+def test_a_broken_project_file_is_a_finding(machine: Machine, name: str, prefix: str) -> None:
+    """That of the folder in which it is asked for; what is no TOML has its line as well."""
+    path = os.path.join(machine.folder, name)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{prefix}flavors = ?\n")
+    (finding,) = machine.report(cwd=machine.folder).of("problem", about="configuration")
+    assert path in finding["what"]
+    assert f"at line {1 + prefix.count(chr(10))}" in finding["what"]
+    assert not machine.report(cwd="/").of("problem", about="configuration")
 
 
 def test_a_bad_variable_is_a_finding(machine: Machine) -> None:

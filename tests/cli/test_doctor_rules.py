@@ -146,6 +146,18 @@ def test_a_machine_without_a_gpu_has_no_problem() -> None:
             "CUDA_VISIBLE_DEVICES",
         ),
         (machine(card(0), settings_problem="bad.toml: no"), "settings", "bad.toml", "correct it"),
+        (
+            machine(card(0), configuration_problem="grn.toml:3, [[job]] number 1: no"),
+            "configuration",
+            "grn.toml:3",
+            "correct it",
+        ),
+        (
+            machine(card(0), settings_problem="a.toml: no", configuration_problem="a.toml: no"),
+            "settings",
+            "a.toml",
+            "correct it",
+        ),
         (machine(card(0), place=PlaceFacts(problem="a: b")), "socket", "a", "b"),
         (
             machine(card(0), place=PlaceFacts("/p", "x", obstacle="/p is read-only")),
@@ -159,6 +171,12 @@ def test_a_machine_without_a_gpu_has_no_problem() -> None:
             "broker",
             "for all users",
             "GRN_SOCKET",
+        ),
+        (
+            machine(card(0), broker=broker(status={"devices": []})),
+            "broker",
+            "manages no device, and the driver shows 1",
+            "grn broker stop",
         ),
         (
             machine(card(0), broker=BrokerFacts(problem="does not answer", lock_pid=12)),

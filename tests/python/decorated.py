@@ -228,3 +228,23 @@ def knobs() -> dict[str, str | None]:
     """Read what JAX and TensorFlow would read when they are imported."""
     names = ("XLA_PYTHON_CLIENT_PREALLOCATE", "TF_FORCE_GPU_ALLOW_GROWTH")
     return {name: os.environ.get(name) for name in names} | {"loaded": str("torch" in sys.modules)}
+
+
+@grn.job(affinity=True, cpus=1)
+def bound() -> tuple[list[int], list[int]]:
+    """Return the cores of this thread, and those of the lease."""
+    return cores_here()
+
+
+@grn.job(affinity=True, cpus=1, isolate=False)
+def bound_in_place() -> tuple[list[int], list[int]]:
+    """Do the same in the caller's process."""
+    return cores_here()
+
+
+def cores_here() -> tuple[list[int], list[int]]:
+    """Return the cores of this thread, and those of the lease that it runs in."""
+    with grn.Client() as client:
+        leases = client.status()["leases"]
+    (booked,) = [x["cores"] for x in leases if x["id"] == os.environ["GRN_LEASE"]]
+    return sorted(os.sched_getaffinity(0)), booked

@@ -15,6 +15,7 @@ from grn.hub import Hub
 WISHES = (
     "*, gpus: 'int | None' = 1, memory: 'str | int | None' = None,"
     " policy: 'Policy | None' = None, cpus: 'int | None' = None, ram: 'str | int | None' = None,"
+    " compute: 'int | None' = None, processes: 'int | None' = None, affinity: 'bool | None' = None,"
     " flavor: 'str | None' = None, priority: 'int' = 0, wait: 'float | str | None' = None,"
     " label: 'str' = '', env: 'Mapping[str, str] | None' = None,"
     " if_unavailable: 'IfUnavailable' = 'fail', type: 'str | None' = None"
@@ -42,12 +43,25 @@ def test_the_arguments_of_a_job() -> None:
     assert signature(grn.job) == f"({function}{WISHES}{FOR_JOBS})"
 
 
+def test_the_arguments_of_clients() -> None:
+    """Both clients take the same wishes, in the words of the wire."""
+    wishes = (
+        "(self, job_type: 'str', *, gpus: 'int | None' = 1, memory_mib: 'int | None' = None,"
+        " whole: 'bool' = False, policy: 'str | None' = None, cpus: 'int | None' = None,"
+        " ram_mib: 'int | None' = None, compute: 'int | None' = None,"
+        " processes: 'int | None' = None, affinity: 'bool' = False, priority: 'int' = 0,"
+        " label: 'str' = '', wait_s: 'float | None' = None)"
+    )
+    assert signature(grn.Client.acquire) == signature(grn.AsyncClient.acquire) == wishes
+
+
 def test_what_a_lease_offers() -> None:
     """Attributes and methods of what a block holds."""
     lease = grn.HeldLease(None, {})
     offered = {name for name in dir(lease) if not name.startswith("_")}
     assert offered == {
         "apply",
+        "cores",
         "devices",
         "env",
         "environment",

@@ -40,6 +40,8 @@ class Held:
     nested: dict[int, int] = field(default_factory=dict)
     """Ticket -> MiB, of the jobs inside it."""
     restored: bool = False
+    vague: set[str] = field(default_factory=set)
+    """Devices of which nobody can say what its processes hold there."""
     company: set[str] = field(default_factory=set)
     """Devices of which the rise of the total is not only its own."""
 
@@ -242,16 +244,22 @@ class Facts(RuleBasedStateMachine):
     def _sample(self, readings: list[ev.Reading]) -> None:
         for reading in readings:
             self._seen(reading)
-        ends = {
-            lease
-            for lease, held in self.held.items()
-            if held.state == "draining"
-            and not held.kept
-            and all(self.pages[uuid].state is DeviceState.OK for uuid in held.uuids)
-        }
+        ends = {lease for lease, held in self.held.items() if self._has_drained(held)}
         before = set(self.held)
         self._step(ev.Sampled(self.now, tuple(readings), {}))
         assert before - set(self.held) == ends
+
+    def _has_drained(self, held: Held) -> bool:
+        """Whether a look ends the lease: its devices are clean, or no process of it is left."""
+        if held.state != "draining":
+            return False
+        for uuid in held.uuids:
+            state = self.pages[uuid].state
+            if held.main in {"none", "dead"} and (uuid in held.vague or state is DeviceState.LOST):
+                held.measured[uuid] = 0
+            elif state is not DeviceState.OK:
+                return False
+        return not held.kept
 
     def _seen(self, reading: ev.Reading) -> None:
         page = self.pages[reading.uuid]
@@ -269,23 +277,29 @@ class Facts(RuleBasedStateMachine):
         for lease in on:
             self.held[lease].measured[reading.uuid] = reading.leases.get(lease, 0)
             self.held[lease].company.discard(reading.uuid)
+            self.held[lease].vague.discard(reading.uuid)
 
     def _seen_total(self, reading: ev.Reading, page: Page, on: set[str]) -> None:
         """Without figures a lease holds the rise of the total, if it was alone all the time."""
-        if len(on) > 1:
-            for lease in on:
+        fell = (reading.used_mib or 0) < page.baseline
+        for lease in on:
+            self.held[lease].vague.add(reading.uuid)
+            if len(on) > 1 or fell:
                 self.held[lease].company.add(reading.uuid)
         if reading.used_mib is None:
             return
+        page.baseline = min(page.baseline, reading.used_mib)
+        others = reading.foreign_mib or 0
         if not on:
             page.foreign = page.baseline = reading.used_mib
             return
         held = self.held[next(iter(on))]
         if len(on) == 1 and not held.restored and reading.uuid not in held.company:
-            held.measured[reading.uuid] = max(0, reading.used_mib - page.baseline)
+            page.foreign = max(page.baseline, others)
+            held.measured[reading.uuid] = max(0, reading.used_mib - page.foreign)
         else:
             booked = sum(self.held[lease].booked for lease in on)
-            page.foreign = max(0, reading.used_mib - booked)
+            page.foreign = max(0, reading.used_mib - booked, min(others, reading.used_mib))
 
     def _see(self, lease: str | None, mib: int, *, calm: bool = False) -> None:
         """Look again: all is as it was, but for one lease (or, calm, nobody holds anything)."""

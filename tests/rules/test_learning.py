@@ -8,7 +8,7 @@ import pytest
 
 from grn.errors import UsageError
 from grn.rules import events as ev
-from grn.rules.model import End, LeaseState
+from grn.rules.model import DeviceState, End, LeaseState
 from grn.rules.peaks import Peak
 from tests.rules.acting import MODEL, Job, Stage
 
@@ -446,3 +446,25 @@ def test_a_job_that_outgrew_its_room_gets_more_whoever_is_beside_it() -> None:
     stage.hold(job, 3900)
     stage.finish(job, End(exit_code=1, said_oom=True, said="memory"))
     assert (_report(job).remedy, _report(job).next_mib) == ("more", 3900)
+
+
+def test_what_a_run_reached_while_nobody_could_look_is_not_made_up() -> None:
+    """A device that was silent for a while leaves no peak; a short silence does."""
+    for silent_s, known in ((1.0, 1000), (5.0, None)):
+        stage = Stage(8000)
+        job = stage.ask("job")
+        stage.hold(job, 1000)
+        stage.states["GPU-0000"] = DeviceState.STALE
+        stage.look()
+        stage.run_until(stage.now + silent_s)
+        stage.states.clear()
+        stage.look()
+        stage.finish(job)
+        assert stage.estimate("job") == known
+    stage = Stage(8000)
+    job = stage.ask("job")
+    stage.hold(job, 1000)
+    stage.states["GPU-0000"] = DeviceState.STALE
+    stage.look()
+    stage.finish(job)
+    assert stage.estimate("job") is None

@@ -313,6 +313,8 @@ class MachineAgainstPromises(Facts):
             held.measured.clear()
             held.nested.clear()
             held.restored = True
+            held.vague.clear()
+            held.company.clear()
             held.owner_gone = False
             known = self.machine.leases[lease_id]
             if held.main == "dead" and known.main is not None:

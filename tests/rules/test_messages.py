@@ -44,7 +44,6 @@ KEYS = [
     "ram_mib",
     "priority",
     "mask",
-    "outer",
     "waited_s",
     "compute",
     "processes",
@@ -165,7 +164,6 @@ def test_time_waited_elsewhere_counts() -> None:
         {"type": 1},
         {"type": "x" * (64 * 1024 + 1)},
         {"label": b"x"},
-        {"outer": 1},
     ],
     ids=repr,
 )

@@ -94,13 +94,13 @@ def test_an_unmeasured_peak_is_null() -> None:
 
 def test_states_are_named() -> None:
     """probe, running and draining are told apart; a device says ok, stale or lost."""
-    stage = Stage(8000, 8000, 8000)
+    stage = Stage(8000, 8000, 8000, 8000)
     stage.ask("probe")
     stage.ask("runs", memory_mib=10)
     drains = stage.ask("drains", memory_mib=10)
     stage.hold(drains, 5)
     stage.finish(drains, holds_on=True)
-    stage.states["GPU-0002"] = DeviceState.LOST
+    stage.states["GPU-0003"] = DeviceState.LOST
     stage.look()
     report = status_report(stage.machine, 0.0, [])
     assert {x["type"]: x["state"] for x in report["leases"]} == {
@@ -108,7 +108,7 @@ def test_states_are_named() -> None:
         "runs": "running",
         "drains": "draining",
     }
-    assert [device["state"] for device in report["devices"]] == ["ok", "ok", "lost"]
+    assert [device["state"] for device in report["devices"]] == ["ok", "ok", "ok", "lost"]
 
 
 def test_a_waiter_tells_since_when_and_why() -> None:

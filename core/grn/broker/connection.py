@@ -224,6 +224,7 @@ class Connection(asyncio.BufferedProtocol):
             raise UsageError(f"id {request_id!r}: a number that no other request has is expected")
         core = self._core
         core.ticket += 1
+        outer = self._outer(message)
         request = request_from(
             message,
             ticket=core.ticket,
@@ -232,16 +233,17 @@ class Connection(asyncio.BufferedProtocol):
             now=core.now(),
             devices=core.devices,
             policy=core.policy,
-            ancestors=self._ancestors(message),
+            outer=outer,
+            ancestors=procs.ancestors(self.pid) if outer else (),
         )
         self.tickets[request_id] = request.ticket
         core.asked[request.ticket] = (self, request_id, request.arrived_s)
         core.step(ev.Asked(core.now(), request))
 
-    def _ancestors(self, message: dict[str, Any]) -> tuple[int, ...]:
-        """Return who is above a client that is inside a lease: perhaps another job in it."""
-        inside = self._core.machine.leases.get(text(message, "outer"))
-        return procs.ancestors(self.pid) if inside is not None else ()
+    def _outer(self, message: dict[str, Any]) -> str | None:
+        """Return the lease that the client is inside of; it is not enough to say so."""
+        lease = self._core.machine.leases.get(text(message, "outer"))
+        return lease.id if lease is not None and self._belongs_to(lease) else None
 
     def _cancel(self, message: dict[str, Any]) -> None:
         request_id = message.get("id")
@@ -301,8 +303,10 @@ class Connection(asyncio.BufferedProtocol):
             request_id = job.get("id") if isinstance(job, dict) else None
             if type(request_id) is not int:
                 raise UsageError("nested: each job needs the id of its request")
-            mib = number(job, "memory_mib") or 0
-            self._core.reenter(self, request_id, text(job, "lease"), mib)
+            lease = self._core.machine.leases.get(text(job, "lease"))
+            if lease is not None and self._belongs_to(lease):
+                mib = number(job, "memory_mib") or 0
+                self._core.reenter(self, request_id, lease.id, mib)
 
     def _peak(self, message: dict[str, Any]) -> None:
         mib = number(message, "mib")

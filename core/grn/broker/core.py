@@ -23,6 +23,7 @@ from grn.broker.watch import Watcher
 from grn.errors import JournalError
 from grn.rules import events as ev
 from grn.rules.messages import released_reply
+from grn.rules.model import DeviceState
 from grn.rules.report import status_report
 from grn.rules.seeing import warnings as seen_warnings
 
@@ -41,6 +42,7 @@ __all__ = ["BrokerCore"]
 
 _INBOX_BYTES = 1 << 16
 _HEAL_EVERY_S = 1.0
+_NO_DEVICES_S = 1.0
 _COMPACT_RECORDS = 16384
 log = logging.getLogger("grn.broker")
 
@@ -128,7 +130,7 @@ class BrokerCore:
         machine = self.machine
         if len(machine.line):
             self.mps.look()
-        if machine.dirty and (not len(machine.line) or self.sampler.fresh()):
+        if machine.dirty and (not machine.line.want_devices or self.sampler.fresh()):
             self.step(ev.Settle(self.now()))
         if self._effects:
             self._carry_out()
@@ -290,13 +292,28 @@ class BrokerCore:
         self.releases[ticket] = (connection, request_id)
 
         def release() -> None:
-            alive = self._main_lives(lease_id)
             released = ev.Released(
-                self.now(), lease_id, end, ticket, main_alive=alive, at=time.time()
+                self.now(),
+                lease_id,
+                end,
+                ticket,
+                main_alive=self._main_lives(lease_id),
+                at=time.time(),
+                left_over=self._left_over_unread(lease_id),
             )
             self.step(released)
 
         self.sampler.before_end(lease_id, release)
+
+    def _left_over_unread(self, lease_id: str) -> tuple[int, ...]:
+        """List the living processes of a lease of which a device cannot be read just now."""
+        lease = self.machine.leases.get(lease_id)
+        books = self.machine.ledger.by_uuid
+        if lease is None or all(
+            books[u].state is DeviceState.OK for u in lease.uuids if u in books
+        ):
+            return ()
+        return tuple(procs.with_marker().get(lease_id, ()))
 
     def reenter(self, connection: Connection, request_id: int, lease_id: str, mib: int) -> None:
         """A nested job of a client that was another broker's runs on."""
@@ -421,13 +438,18 @@ class BrokerCore:
     # -- the end --------------------------------------------------------------------------------
 
     def _mind_idleness(self) -> None:
-        idle = not (self.machine.leases or len(self.machine.line) or self.connections)
+        machine = self.machine
+        busy = machine.leases or len(machine.line) or self.connections
+        # What was found wrong with a device is known to this broker only.
+        idle = not busy and all(health.usable for health in machine.health.values())
         if not idle or not self.on_demand:
             if self._idle_timer is not None:
                 self._idle_timer.cancel()
                 self._idle_timer = None
         elif self._idle_timer is None:
-            self._idle_timer = self.loop.call_later(self._idle_exit_s, self.stop, "idle")
+            # Without devices it is of little use, and the next one may find a driver.
+            idle_s = self._idle_exit_s if self.devices else min(self._idle_exit_s, _NO_DEVICES_S)
+            self._idle_timer = self.loop.call_later(idle_s, self.stop, "idle")
 
     def stop(self, why: str) -> None:
         """Leave: grant nothing more, tell those who wait; leases stay in the journal."""

@@ -193,7 +193,8 @@ class Sampler:
 
         def answered(readings: tuple[DeviceReading, ...]) -> None:
             self._asking = False
-            self._fresh_until_s = now + _FRESH_S
+            # From now, not from the question: a slow answer must not be stale when it comes.
+            self._fresh_until_s = self._core.now() + _FRESH_S
             self._tell(readings)
             later, self._after_next = self._after_next, waiting
             self._call_back()

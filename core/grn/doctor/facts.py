@@ -164,6 +164,8 @@ class Facts:
 
     environ: Mapping[str, str] = field(default_factory=dict)
     settings_problem: str = ""
+    configuration_problem: str = ""
+    """What is wrong with flavors or rules in the user's or the project's file."""
     wanted_devices: str | None = None
     cpu_reserve: int = 2
     ram_reserve_mib: int = 1024

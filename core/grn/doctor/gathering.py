@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grn
 from grn import paths
+from grn.config import tables
 from grn.devices import canonical_spec
 from grn.doctor import brokerlook, devicelook, driverlook, machinelook, pythonlook
 from grn.doctor.facts import (
@@ -64,6 +65,7 @@ def gather(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Facts
     return Facts(
         environ={name: environ[name] for name in _SHOWN if name in environ},
         settings_problem=settings_problem,
+        configuration_problem=_problem_of_files(environ),
         wanted_devices=_canonical(settings.devices),
         cpu_reserve=settings.cpu_reserve,
         ram_reserve_mib=settings.ram_reserve_mib,
@@ -102,6 +104,15 @@ def settings_of(
             state_dir=paths.state_dir(environ),
         )
         return bare, str(error)
+
+
+def _problem_of_files(environ: Mapping[str, str]) -> str:
+    """Say what is wrong with flavors and rules, as `grn config` does in this folder."""
+    try:
+        tables.load(None, environ)
+    except (GrnError, OSError) as error:
+        return str(error)
+    return ""
 
 
 def _canonical(spec: str | None) -> str | None:

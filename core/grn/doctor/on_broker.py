@@ -26,6 +26,9 @@ def findings(facts: Facts) -> Iterator[Finding]:
     """Say what is true of settings, socket, broker, its books, and the state folder."""
     if facts.settings_problem:
         yield problem("settings", facts.settings_problem, "correct it; until then no command works")
+    if facts.configuration_problem not in ("", facts.settings_problem):
+        do = "correct it; until then `grn run` here and requests that name a flavor are refused"
+        yield problem("configuration", facts.configuration_problem, do)
     yield from _place(facts)
     yield from _runs(facts)
     if facts.broker.status is not None:
@@ -113,6 +116,13 @@ def _books(facts: Facts, status: Mapping[str, Any]) -> Iterator[Finding]:
             _ABOUT,
             f"devices {facts.wanted_devices!r} are configured here, and it manages {managed!r}",
             "grn broker stop; jobs go on, and the next `grn run` starts one with yours",
+        )
+    ready = sum(len(card.devices) for card in facts.driver.inventory.cards)
+    if not devices and ready and facts.uses_driver:
+        yield problem(
+            _ABOUT,
+            f"it manages no device, and the driver shows {ready}: it was started before the driver",
+            "grn broker stop; jobs go on, and the next broker finds them",
         )
     for device in devices:
         if device["state"] != "ok":

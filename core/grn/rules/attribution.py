@@ -298,7 +298,8 @@ def figures(
        foreign process, or of a lease that strays here, does not: it is in what the others leave.
     4. A doubtful process leaves foreign memory as it was, and no lease less than it held: it may be
        a lease's that has just died. The next reading decides.
-    5. What leases do not hold is foreign: contexts of the driver and an MPS server's share too.
+    5. What leases do not hold is foreign: contexts of the driver and an MPS server's share too. Where
+       the total is unknown, it is at least what processes without a lease are listed with.
     """
     listed = [use for use in uses if use.holds or use.lease]
     held, holders = _sums(listed)
@@ -311,8 +312,9 @@ def figures(
         return Figures(_foreign_at_least(listed, used_mib, booked, held), None, holders)
     if booked and any(use.doubtful for use in listed):
         return Figures(None, _no_less(held, before), holders)
-    foreign = None if used_mib is None else max(0, used_mib - sum(held.values()))
-    return Figures(foreign, held, holders)
+    others = sum(use.mib or 0 for use in listed if use.lease is None)
+    foreign = others if used_mib is None else max(0, used_mib - sum(held.values()))
+    return Figures(foreign if used_mib is not None or others else None, held, holders)
 
 
 def figures_unseen(used_mib: int | None, booked: Mapping[str, int]) -> Figures:

@@ -76,6 +76,8 @@ class Released:
     end: End
     ticket: int
     main_alive: bool = False
+    left_over: tuple[int, ...] = ()
+    """Its processes that live, looked for where a device of it cannot be read."""
     at: float | None = None
     """The time of day, in seconds since 1970: to be shown, never to be reckoned with."""
 

@@ -198,7 +198,9 @@ class Learning:
         known = any(each.known for each in self._profiles.of_type(lease.type))
         if known or not self._profiles.tell_once(lease.type, "unmeasured"):
             return []
-        if lease.unseen:
+        if lease.had_gap or lease.unread_since is not None:
+            why = "could not be measured, its device did not answer for a while"
+        elif lease.unseen:
             why = "cannot be measured, the driver does not say what a process holds"
         else:
             why = "never used its device" if lease.samples else "ended before it could be measured"

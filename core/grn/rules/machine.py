@@ -382,6 +382,7 @@ class Machine:
             notes.append(f"while it ran, its device reported {seen}")
         in_process = lease.main == lease.request.owner
         drains = (event.main_alive and not in_process) or self.is_used(lease)
+        drains |= bool(event.left_over)
         if not event.main_alive:
             lease.main = None  # nobody will say that it is gone: what drains ends with its memory
         peak = peak_of(lease)

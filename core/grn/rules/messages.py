@@ -127,6 +127,7 @@ def request_from(
     now: float,
     devices: Sequence[Device],
     policy: Policy,
+    outer: str | None = None,
     ancestors: tuple[int, ...] = (),
 ) -> Request:
     """Turn an `acquire` into a request.
@@ -159,7 +160,7 @@ def request_from(
         ram_mib=number(message, "ram_mib"),
         priority=priority,
         allowed=_allowed(message.get("mask"), devices),
-        outer=text(message, "outer") or None,
+        outer=outer,
         session=session,
         cores=number(message, "cores"),
         ancestors=ancestors,

@@ -176,6 +176,9 @@ class Lease:
     """The driver does not say what processes hold on a device of it, and nothing stands in."""
     by_delta: bool = False
     """What it holds is taken from the rise of its device's total, since it is alone there."""
+    unread_since: float | None = None
+    had_gap: bool = False
+    """A device of it could not be read for a while as it ran: what it reached then is unknown."""
     reported_mib: int = 0
     """The largest peak that the job itself reported, per device."""
     accounted_mib: int = 0

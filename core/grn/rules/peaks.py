@@ -59,4 +59,6 @@ def peak_of(lease: Lease) -> Peak | None:
         return Peak(recorded, ACCOUNTING)
     if told and told >= seen:
         return Peak(told, IN_PROCESS)
-    return Peak(seen, DEVICE_DELTA if lease.by_delta else SAMPLED) if seen else None
+    if not seen or lease.had_gap or lease.unread_since is not None:
+        return None  # it may have been much more while nobody could look
+    return Peak(seen, DEVICE_DELTA if lease.by_delta else SAMPLED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grn.rules.curve import QUANTILES
+from grn.rules.model import DeviceState
 from grn.rules.peaks import peak_of
 from grn.rules.wire import encode
 
@@ -59,7 +60,7 @@ def device_report(book: Book) -> dict[str, Any]:
         "state": str(book.state),
         "reason": book.reason,
         "total_mib": device.total_mib,
-        "free_mib": book.free_mib,
+        "free_mib": book.free_mib if book.state is DeviceState.OK else 0,
         "booked_mib": book.booked_mib,
         "measured_mib": book.measured_mib,
         "foreign_mib": book.foreign_mib,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["sampled", "warnings"]
 
 _XIDS_KEPT = 8
+_GAP_S = 2.0
+"""Unread for longer than between two looks at the slow pace, and a peak may have passed unseen."""
 
 
 def sampled(machine: Machine, event: ev.Sampled) -> list[ev.Effect]:
@@ -37,11 +39,16 @@ def sampled(machine: Machine, event: ev.Sampled) -> list[ev.Effect]:
     unread.update(r.uuid for r in event.readings if r.state is not DeviceState.OK)
     for lease in list(machine.leases.values()):
         lease.left_over = event.left_over.get(lease.id, ())
-        if unread and not unread.isdisjoint(lease.uuids):
-            continue  # nothing is known of it now
         if lease.state is LeaseState.DRAINING:
-            effects += machine.end_if_drained(lease)
+            effects += _drained(machine, lease, unread)
             continue
+        if unread and not unread.isdisjoint(lease.uuids):
+            if lease.unread_since is None:
+                lease.unread_since = event.now
+            continue
+        if lease.unread_since is not None:
+            lease.had_gap |= event.now - lease.unread_since > _GAP_S
+            lease.unread_since = None
         _sum_up(machine, lease)
         was = lease.state
         effects += machine.learning.sampled(lease, event.now)
@@ -70,6 +77,26 @@ def _take(machine: Machine, reading: ev.Reading, now: float) -> list[ev.Effect]:
         _note_fullness(machine, book, reading)
     machine.dirty |= before != (book.state, book.free_mib, book.usage_known)
     return effects
+
+
+def _drained(machine: Machine, lease: Lease, unread: set[str]) -> list[ev.Effect]:
+    """End a lease that has drained.
+
+    Where no figures by process are to be had, or the device is gone, the proof is that no process
+    of the lease lives: what is held there is somebody else's.
+    """
+    nobody = lease.main is None and not lease.left_over
+    for uuid in lease.uuids:
+        book = machine.ledger.by_uuid.get(uuid)
+        if book is None:
+            continue
+        booking = book.bookings[lease.id]
+        vague = booking.by_delta or booking.unseen or book.state is DeviceState.LOST
+        if nobody and vague:
+            machine.ledger.measure(lease.id, uuid, 0)
+        elif uuid in unread:
+            return []
+    return machine.end_if_drained(lease)
 
 
 def _sum_up(machine: Machine, lease: Lease) -> None:
@@ -164,17 +191,21 @@ def _note_stray(machine: Machine, book: Book, lease_id: str) -> list[ev.Effect]:
 def _take_total(machine: Machine, book: Book, reading: ev.Reading) -> None:
     """Make the best of a reading that does not say what leases hold."""
     used = reading.used_mib
+    others = max(0, reading.foreign_mib or 0)  # those who are seen, at least
     for booking in book.bookings.values():
-        booking.had_company |= len(book.bookings) > 1
+        booking.had_company |= len(book.bookings) > 1 or (used or 0) < book.baseline_mib
+    if used is not None and used < book.baseline_mib:
+        book.baseline_mib = used  # others gave memory back: how much, and since when, nobody knows
     alone = next(iter(book.bookings.items())) if len(book.bookings) == 1 else None
     if used is not None and not book.bookings:
         book.foreign_mib = book.baseline_mib = used
     elif used is not None and alone is not None and _delta_holds(alone[1]):
-        machine.ledger.measure(alone[0], reading.uuid, max(0, used - book.baseline_mib))
+        book.foreign_mib = max(book.baseline_mib, others)
+        machine.ledger.measure(alone[0], reading.uuid, max(0, used - book.foreign_mib))
         alone[1].by_delta, alone[1].unseen = True, False
     else:
         if used is not None:
-            book.foreign_mib = max(0, used - book.booked_mib)
+            book.foreign_mib = max(0, used - book.booked_mib, min(others, used))
         for booking in book.bookings.values():
             booking.by_delta, booking.unseen = False, True
 

@@ -45,6 +45,11 @@ class WaitingLine:
     def __contains__(self, ticket: int) -> bool:
         return ticket in self._by_ticket
 
+    @property
+    def want_devices(self) -> bool:
+        """Whether any request wants a device, so that the devices must be known."""
+        return any(request.gpus for request in self._by_ticket.values())
+
     def get(self, ticket: int) -> Request | None:
         """Look a waiting request up."""
         return self._by_ticket.get(ticket)

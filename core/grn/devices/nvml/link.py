@@ -240,6 +240,7 @@ class Link:
             self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
 
     def _give_birth(self) -> None:
+        self._nursery.heard()  # which of those that were killed have ended meanwhile
         self._undead &= self._nursery.pids.keys()
         if len(self._undead) >= MOST_UNDEAD or self._loop is None:
             self._why = f"{len(self._undead)} processes hang in the driver: reboot"

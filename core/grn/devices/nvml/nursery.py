@@ -149,7 +149,10 @@ class Nursery:
         """Have a worker forked for a card, {} for a census; None: not now."""
         self.heard()
         self._number += 1
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:  # out of descriptors: later, perhaps
+            return None
         message = {"fork": self._number, "card": card}
         if not self._send(message, theirs) and not self._send_to_new(message, theirs):
             ours.close()

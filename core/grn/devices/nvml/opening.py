@@ -58,7 +58,10 @@ def _count(nursery: Nursery, until_s: float, within_s: float) -> dict[str, Any]:
         if 0 not in told:
             nursery.kill(counter)
         counter.channel.close()
-    stuck = f"the driver did not answer within {within_s:g} s: it is stuck; look at dmesg, reboot"
+    stuck = (
+        f"the driver did not answer within {within_s:g} s: it may still be waking up (persistence"
+        " mode keeps it awake), or hang: see dmesg"
+    )
     return told.get(0, {"reason": stuck})
 
 
