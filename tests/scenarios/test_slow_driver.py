@@ -30,6 +30,18 @@ def test_a_card_that_is_slow_but_in_time_stops_nobody(
     assert env.talker().acquire("t", **wish)["lease"]
 
 
+def test_a_driver_that_always_takes_its_time_is_used_all_the_same(new_env: NewEnv) -> None:
+    """Answers that are slow, but not of long ago, are believed when they come."""
+    env = new_env("nvml:1x10000MiB", sample_fast="0.1", sample_slow="0.2")
+    talker = env.talker()
+    talker.acquire("t", memory_mib=1000)
+    assert env.box is not None
+    env.box.fail("nvmlDeviceGetMemoryInfo", delay_s=0.7)
+    eventually(lambda: env.log_lines("device-doubtful"), what="it has become slow")
+    for _ in range(3):
+        talker.release(talker.acquire("t", memory_mib=1000))
+
+
 def test_a_lost_card_does_not_hold_the_other_one_of_its_lease(new_run: NewRun) -> None:
     """When no process of a lease lives, nothing of it is held: not on a dead card, nor beside it."""
     run = new_run("nvml:2x10000MiB")

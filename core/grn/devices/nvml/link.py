@@ -2,8 +2,9 @@
 
 A worker that misses a deadline is not waited for again until it has answered in time; after
 `GIVE_UP_S` without a word it is killed. A worker that is gone, whatever the reason, is replaced after
-a while that doubles. The answer to a question that was missed is not believed: part of it was read
-long ago. It brings the next question forward.
+a while that doubles. A driver that is merely slow (`SLOW_S`) is believed when it answers, and its
+answer stands until the next can come. One that took longer is not: part of it was read long ago. It
+brings the next question forward.
 
 Must not: wait. All happens in callbacks of the event loop.
 """
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
     from grn.devices.nvml.nursery import Nursery, Worker
     from grn.devices.nvml.round import Round
 
-__all__ = ["DEADLINE_S", "GIVE_UP_S", "REPEAT_S", "Link"]
+__all__ = ["DEADLINE_S", "GIVE_UP_S", "REPEAT_S", "SLOW_S", "Link"]
 
 DEADLINE_S = 0.3
 REPEAT_S = 1.0
 """For how long the last reading stands for one that did not come."""
+
+SLOW_S = 2.5
+"""An answer that took longer tells of the past."""
 
 GIVE_UP_S = 10.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
@@ -57,6 +61,7 @@ class Link:
         self._why = "it has not been read yet"
         self._last: dict[str, DeviceReading] = {}
         self._answered_s = float("-inf")
+        self._stands_s = REPEAT_S
         self._carried: dict[str, DeviceReading] = {}
         self._number = 0
         self._asked_s: float | None = None
@@ -100,7 +105,7 @@ class Link:
         if self._trouble is not None:
             state, reason = self._trouble
             found = [DeviceReading(uuid, state, reason) for uuid in self.uuids]
-        elif time.monotonic() - self._answered_s <= REPEAT_S:
+        elif time.monotonic() - self._answered_s <= self._stands_s:
             gone = "the driver does not know this slice any more"
             found = [self._last.get(u) or DeviceReading(u, "lost", gone) for u in self.uuids]
         else:
@@ -148,17 +153,19 @@ class Link:
 
     def _answered(self, message: dict[str, Any]) -> None:
         sent, rounds = self._asked_s, self._rounds
-        in_time = sent is not None and message["at_s"] - sent <= DEADLINE_S
+        took_s = message["at_s"] - sent if sent is not None else float("inf")
         found = readings_from(self._order, message)
         for uuid, reading in found.items():
             if reading.xids or reading.accounted:
                 self._carried[uuid] = _with(reading, self._carried.get(uuid))
                 found[uuid] = replace(reading, xids=(), accounted=())
         self._asked_s, self._rounds = None, []
-        if in_time:
+        if took_s <= DEADLINE_S:
             self._believe(found)
         else:
             self._doubt("the driver answered too late")
+            if took_s <= SLOW_S:
+                self._keep(found, stands_s=REPEAT_S + 2 * took_s)
             if not (self._next or self._probing):
                 self._send([], health=False)
                 self._probing = True  # if this one is late too, the next round asks again
@@ -171,11 +178,15 @@ class Link:
         if not self.clean:
             log.info("device-answers card=%s", self.card.uuid)
         self.clean = True
+        self._keep(found, stands_s=REPEAT_S)
+        if self._answered_s - self._born_s > self._wait_s:
+            self._wait_s = FIRST_WAIT_S
+
+    def _keep(self, found: dict[str, DeviceReading], *, stands_s: float) -> None:
         self._trouble = None
         self._last = found
         self._answered_s = time.monotonic()
-        if self._answered_s - self._born_s > self._wait_s:
-            self._wait_s = FIRST_WAIT_S
+        self._stands_s = stands_s
 
     def _introduced(self, told: dict[str, Any]) -> None:
         """A new worker has found the card: ask it, and believe it when it answers in time."""
