@@ -158,10 +158,10 @@ def _cost(one: _Watched, idle: _Watched, seconds: float, *, known: bool) -> Figu
     where = f"{_number(one.leases, 'lease')} on {_number(one.cards, 'card')}"
     return Figure(
         "driver",
-        f"CPU a second and card, every {pace_s:g} s, {where}",
+        f"CPU a second and card, every {pace_s:g} s or more, {where}",
         broker,
         "ms",
-        1 if known and one.cards == _CARDS else None,
+        1 if known else None,
         f"idle broker's {ms(idle.spent_s[0]):.3f} ms taken off; all its workers {workers:.2f} ms",
         raw={"broker_ms": broker, "workers_ms": workers, "seconds": seconds},
     )

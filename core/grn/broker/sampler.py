@@ -36,6 +36,9 @@ _A_MOMENT_S = 0.001
 _FRESH_S = 0.2
 """A driver's answer serves who waits for so long; an end of a lease always asks anew."""
 
+_LOOK, _LOOK_AT_A_LEASE, _RAREST = 0.9, 0.035, 10.0
+"""What a look at a card costs, and at each lease on it, in milliseconds on a slow core."""
+
 _HEALTH_EVERY_S, _HEALTH_BEFORE_LEASE_S = 30.0, 1.0
 
 log = logging.getLogger("grn.broker")
@@ -77,8 +80,16 @@ class Sampler:
         machine = self._core.machine
         if not machine.leases:
             return self._slow_s if len(machine.line) else None
-        fast = any(map(self._needs_fast, machine.leases.values()))
-        return self._fast_s if fast else self._slow_s
+        if any(map(self._needs_fast, machine.leases.values())):
+            return self._fast_s
+        return self._slow_s * self._crowded()
+
+    def _crowded(self) -> float:
+        """Look the more rarely the more leases a card has, so that looking at it costs the same."""
+        if self._driver is None:
+            return 1.0
+        most = max((len(b.bookings) for b in self._core.machine.ledger.books), default=0)
+        return min(max(1.0, _LOOK + _LOOK_AT_A_LEASE * most), _RAREST)
 
     def _needs_fast(self, lease: Lease) -> bool:
         if lease.state is not LeaseState.RUNNING:

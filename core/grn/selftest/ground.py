@@ -31,7 +31,7 @@ PREFIX = "selftest:"
 """How our job types begin."""
 
 _OWN = {
-    "idle_exit": "60s",  # it leaves by itself if we are killed
+    "idle_exit": "5s",  # it leaves by itself if we are killed
     "margin": "0",
     "sample_fast": "0.1s",
     "sample_slow": "0.25s",
