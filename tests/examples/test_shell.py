@@ -17,6 +17,7 @@ from grn.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytest.importorskip("sklearn")
 
@@ -35,17 +36,23 @@ class Story(NamedTuple):
     profiles: list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """Run the example once; look at the broker's books all the while."""
-    folder = tmp_path_factory.mktemp("shell", numbered=True)
+def _environment(folder: Path) -> dict[str, str]:
+    """Return an environment with a broker and profiles of its own."""
     folder.chmod(0o700)
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GRN_")}
-    env |= {
+    left_out = ("GRN_", "CUDA_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    return env | {
         "GRN_SOCKET": str(folder / "grn.sock"),
         "GRN_STATE_DIR": str(folder / "state"),
         "PATH": os.pathsep.join([os.path.dirname(sys.executable), env["PATH"]]),
     }
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """Run the example once; look at the broker's books all the while."""
+    folder = tmp_path_factory.mktemp("shell", numbered=True)
+    env = _environment(folder)
     settings = load({}, env)
     with open(folder / "output", "wb") as output:
         run = subprocess.Popen(
@@ -112,3 +119,21 @@ def test_each_type_is_learnt(story: Story) -> None:
     assert set(peaks) == {"train_forest.py", "train_mlp.py", "train_svm.py"}
     assert [profile["runs"] for profile in story.profiles] == [4, 4, 4]
     assert peaks["train_forest.py"] < peaks["train_mlp.py"] < peaks["train_svm.py"]
+
+
+def test_each_form_does_what_it_says(tmp_path: Path) -> None:
+    """Jobs run, types are learnt once, a lighter run stands for its type, masks are narrowed."""
+    env = _environment(tmp_path)
+    script = os.path.join(FOLDER, "forms.sh")
+    done = subprocess.run(
+        ["sh", script], env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    with contextlib.suppress(BrokerUnavailable), Client(load({}, env)) as client:
+        runs = {profile["type"]: profile["runs"] for profile in client.profiles()}
+        client.stop()
+    said = done.stdout.decode()
+    assert done.returncode == 0, done.stderr.decode()
+    assert said.count("accuracy 0.") == 7
+    assert 'mask 1\nmask ""\n' in said
+    assert runs["forest"] == 2
+    assert runs["python train_forest.py --trees 2 --rows 2000"] == 5
