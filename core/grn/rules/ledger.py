@@ -180,7 +180,7 @@ class Ledger:
                 raise InvariantError(f"lease {lease} may not share {book.device.uuid}")
             if mib > book.free_mib:
                 raise InvariantError(f"lease {lease}: {mib} MiB of {book.free_mib} free")
-            if (compute or 0) + book.compute_booked > WHOLE_COMPUTE:
+            if compute and compute + book.compute_booked > WHOLE_COMPUTE:
                 raise InvariantError(f"lease {lease}: {compute} % beside {book.compute_booked} %")
         for book in books:
             book.bookings[lease] = Booking(mib, compute=compute or 0)

@@ -80,6 +80,7 @@ class Machine:
         self.leases: dict[str, Lease] = {}
         self.line = WaitingLine()
         self.nested = NestedBook()
+        self.draining: set[str] = set()
         self.profiles = profiles
         self.placer = Placer(self.ledger, profiles, self.leases, note=note)
         self.learning = Learning(self.ledger, profiles, provisional_after_s)
@@ -441,6 +442,7 @@ class Machine:
         if lease.state is LeaseState.DRAINING:
             return []
         lease.state = LeaseState.DRAINING
+        self.draining.add(lease.id)
         lease.ended_s = now
         self.ledger.release_pools(lease.id)
         self.dirty = True
@@ -450,6 +452,7 @@ class Machine:
     def end(self, lease: Lease) -> list[ev.Effect]:
         """Take a lease out of the books."""
         del self.leases[lease.id]
+        self.draining.discard(lease.id)
         self.nested.forget_lease(lease.id)
         self.ledger.remove(lease.id, lease.uuids)
         self.dirty = True

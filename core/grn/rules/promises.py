@@ -22,6 +22,9 @@ __all__ = ["check_machine"]
 def check_machine(machine: Machine) -> None:
     """Raise `InvariantError` unless books, leases and waiters agree."""
     machine.ledger.check_invariants()
+    drain = {x.id for x in machine.leases.values() if x.state is LeaseState.DRAINING}
+    if machine.draining != drain:
+        raise InvariantError(f"{machine.draining} are said to drain, {drain} do")
     for lease in machine.leases.values():
         _check_lease(machine, lease)
     for book in machine.ledger.books:

@@ -48,6 +48,8 @@ def restore(machine: Machine, records: Iterable[Mapping[str, Any]], now: float) 
         elif kind == "end" and record["lease"] in machine.leases:
             lease = machine.leases.pop(str(record["lease"]))
             machine.ledger.remove(lease.id, lease.uuids)
+    kept = machine.leases.values()
+    machine.draining = {lease.id for lease in kept if lease.state is LeaseState.DRAINING}
 
 
 def _restore_lease(machine: Machine, record: Mapping[str, Any], now: float) -> None:
@@ -111,12 +113,11 @@ def left_by(machine: Machine, request: Request) -> list[Lease]:
 
     What it holds will be its next lease's, so it must not wait for itself.
     """
-    if not request.in_process:
+    if not request.in_process or not machine.draining:
         return []
+    drain = [lease for lease in machine.leases.values() if lease.id in machine.draining]
     return [
         lease
-        for lease in machine.leases.values()
-        if lease.state is LeaseState.DRAINING
-        and lease.main == lease.request.owner == request.owner
-        and not machine.nested.held(lease.id)
+        for lease in drain
+        if lease.main == lease.request.owner == request.owner and not machine.nested.held(lease.id)
     ]
