@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from grn.devices.base import DeviceReading, ProcessUse
 from grn.devices.nvml import link as links
+from grn.devices.nvml.nursery import Nursery
 from tests.devices.nvml_machine import Cards, opened
 from tests.env import PATIENCE_S, eventually, wait_gone
 from tests.fakenvml.box import UNKNOWN, VERSION_MISMATCH
@@ -310,3 +312,15 @@ def test_an_answer_is_due_within_half_a_second() -> None:
     assert links.DEADLINE_S < links.REPEAT_S <= 1.0
     assert links.GIVE_UP_S == 10.0
     assert (links.FIRST_WAIT_S, links.LONGEST_WAIT_S) == (1.0, 60.0)
+
+
+def test_out_of_descriptors_no_worker_is_forked_and_nothing_breaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is said, so that it is tried again later."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("grn.devices.nvml.nursery.socket.socketpair", refuse)
+    assert Nursery().fork({}) is None
