@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import NoReturn
 
-__all__ = ["main", "main_broker", "main_run"]
+__all__ = ["main", "main_broker", "main_queue", "main_run"]
 
 HELP = """\
 usage: grn COMMAND [OPTION ...]
@@ -30,6 +30,8 @@ Share the devices of this machine out to jobs whose need is only known once they
 commands:
   run        run a command, or many, each with a share of a device
   status     show devices, leases, and what every waiting job waits for
+  run-notebook  execute a notebook with a share of a device
+  queue      keep a list of commands and notebooks on disk, and work it off
   profiles   show, set or forget what was learnt about job types
   devices    show the devices as GRN sees them, with or without a broker
   config     show settings, flavors and rules for commands, and the files that they are from
@@ -81,6 +83,23 @@ def _broker(argv: list[str]) -> int:
     return command(argv)
 
 
+def main_queue() -> int:
+    """Entry point of `grn-queue`."""
+    return _guarded("queue", sys.argv[1:])
+
+
+def _queue(argv: list[str]) -> int:
+    from grn.cli.queue import main as command
+
+    return command(argv)
+
+
+def _run_notebook(argv: list[str]) -> int:
+    from grn.cli.notebook import main as command
+
+    return command(argv)
+
+
 def _status(argv: list[str]) -> int:
     from grn.cli.status import main as command
 
@@ -120,6 +139,8 @@ def _selftest(argv: list[str]) -> int:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
     "broker": _broker,
+    "queue": _queue,
+    "run-notebook": _run_notebook,
     "status": _status,
     "profiles": _profiles,
     "devices": _devices,

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["RunOptions", "help_text", "parse"]
+__all__ = ["RunOptions", "help_text", "parse", "takes_value"]
 
 _USAGE = """\
 usage: grn run [OPTION ...] -- COMMAND [ARGUMENT ...]
@@ -338,6 +338,12 @@ def parse(argv: Sequence[str]) -> RunOptions:
     if not options.help:
         _check(options)
     return options
+
+
+def takes_value(word: str) -> bool:
+    """Whether the word after this one is the value of this option."""
+    option = _BY_NAME.get(_SHORT.get(word, word))
+    return option is not None and bool(option.metavar)
 
 
 def _take_option(word: str, rest: list[str], options: RunOptions) -> None:

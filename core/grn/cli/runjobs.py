@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from grn.cli.runargs import RunOptions
     from grn.cli.wishes import Wish
 
-__all__ = ["build_jobs", "shortened"]
+__all__ = ["build_jobs", "read_lines", "shortened"]
 
 _LABEL_LENGTH = 24
 _COMMAND_LENGTH = 1000
@@ -46,7 +46,7 @@ def build_jobs(
         return [_job_of_words(options, environ, wishes)]
     lines = list(options.lines)
     if options.file is not None:
-        lines += _read_lines(options.file)
+        lines += read_lines(options.file)
     return [
         _job_of_line(number, line, options, environ, wishes) for number, line in enumerate(lines, 1)
     ]
@@ -125,7 +125,7 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _read_lines(path: str) -> list[str]:
+def read_lines(path: str) -> list[str]:
     """Read commands, one a line; blank lines and lines that begin with # are skipped."""
     shown = "standard input" if path == "-" else path
     try:

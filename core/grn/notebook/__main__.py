@@ -1,0 +1,24 @@
+"""`python -m grn.notebook NOTEBOOK.ipynb …`: execute one notebook, inside the lease that this process has."""
+
+from __future__ import annotations
+
+import sys
+
+from grn.errors import GrnError
+from grn.notebook.arguments import options_of
+from grn.notebook.executing import execute
+
+
+def main() -> int:
+    """Execute; return the exit status."""
+    try:
+        options = options_of(sys.argv[1:])
+        options.check()
+        return execute(options)
+    except GrnError as error:
+        sys.stderr.write(f"grn run-notebook: {error.message}\n")
+        return error.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

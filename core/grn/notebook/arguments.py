@@ -1,0 +1,141 @@
+"""What `grn run-notebook` is told about a notebook, and what it is called."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from grn.errors import UsageError
+from grn.rules.units import parse_duration_s
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["NotebookOptions", "job_type", "options_of", "split"]
+
+_SUFFIX = ".ipynb"
+_TAKE_ONE = {
+    "-o": "output",
+    "--output": "output",
+    "--kernel": "kernel",
+    "--cell-timeout": "cell_timeout",
+    "--cwd": "cwd",
+}
+
+
+class NotebookOptions:
+    """Which notebook, with what parameters, and where its outputs go."""
+
+    def __init__(self) -> None:
+        self.path = ""
+        self.output: str | None = None
+        self.kernel: str | None = None
+        self.cell_timeout: str | None = None
+        self.cwd: str | None = None
+        self.inplace = False
+        self.parameters: dict[str, str] = {}
+
+    @property
+    def cell_timeout_s(self) -> float | None:
+        """Seconds that one cell may take."""
+        return (
+            None
+            if self.cell_timeout is None
+            else parse_duration_s(self.cell_timeout, what="--cell-timeout")
+        )
+
+    @property
+    def target(self) -> str:
+        """Where the executed notebook is written: never the notebook itself, unless that is asked for."""
+        if self.inplace:
+            return self.path
+        if self.output is not None:
+            return self.output
+        return f"{self.path.removesuffix(_SUFFIX)}.out{_SUFFIX}"
+
+    def words(self) -> list[str]:
+        """Say it in the words of the command line."""
+        words = [self.path]
+        for field in ("output", "kernel", "cell_timeout", "cwd"):
+            value = getattr(self, field)
+            if value is not None:
+                words += [f"--{field.replace('_', '-')}", value]
+        words += ["--inplace"] if self.inplace else []
+        for name, value in self.parameters.items():
+            words += ["-p", name, value]
+        return words
+
+    def check(self) -> None:
+        """Refuse what cannot be run.
+
+        Raises:
+            UsageError: the file is not there, or no notebook; a parameter is no name; a time is none.
+        """
+        _ = self.cell_timeout_s
+        if self.inplace and self.output is not None:
+            raise UsageError("either --output or --inplace, not both")
+        for name in self.parameters:
+            if not name.isidentifier():
+                raise UsageError(f"-p {name}: a parameter is named like a Python variable")
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                read = json.load(file)
+        except OSError as error:
+            raise UsageError(f"cannot read the notebook {self.path}: {error.strerror}") from error
+        except ValueError as error:
+            raise UsageError(f"{self.path} is no notebook: it is not JSON ({error})") from error
+        if not isinstance(read, dict) or not isinstance(read.get("cells"), list):
+            raise UsageError(f"{self.path} is no notebook of format 4: it has no list of cells")
+
+
+def split(words: Sequence[str]) -> tuple[NotebookOptions, list[str], list[str]]:
+    """Part the words into what is about the notebook, the notebooks themselves, and the rest.
+
+    Raises:
+        UsageError: an option has no value.
+    """
+    options = NotebookOptions()
+    paths: list[str] = []
+    rest: list[str] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.partition("=")
+        if word == "-p":
+            if len(left) < 2:  # noqa: PLR2004 - a name and a value
+                raise UsageError("-p needs a name and a value: -p epochs 3")
+            key = left.pop(0)
+            options.parameters[key] = left.pop(0)
+        elif name in _TAKE_ONE:
+            if not equals and not left:
+                raise UsageError(f"{name} needs a value")
+            setattr(options, _TAKE_ONE[name], value if equals else left.pop(0))
+        elif word == "--inplace":
+            options.inplace = True
+        elif word.endswith(_SUFFIX) and not word.startswith("-"):
+            paths.append(word)
+        else:
+            rest.append(word)
+    return options, paths, rest
+
+
+def options_of(words: Sequence[str]) -> NotebookOptions:
+    """Read the words of one notebook's run.
+
+    Raises:
+        UsageError: they make no sense.
+    """
+    options, paths, rest = split(words)
+    if len(paths) != 1 or rest:
+        raise UsageError("one notebook is expected: NOTEBOOK.ipynb [-o OUT] [-p NAME VALUE] ...")
+    options.path = paths[0]
+    return options
+
+
+def job_type(options: NotebookOptions) -> str:
+    """Return the name under which the need of a notebook is learnt: its file and its parameters."""
+    parameters = "".join(
+        f" -p {name} {value}" for name, value in sorted(options.parameters.items())
+    )
+    return f"{os.path.realpath(options.path)}{parameters}"
