@@ -7,9 +7,7 @@ Must not: say what has changed. Whoever is woken looks at the list.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +37,9 @@ class Changes:
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
+        import ctypes  # noqa: PLC0415 - who only touches does without
+
+        self._errno = ctypes.get_errno
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         for path in paths:
@@ -54,6 +55,8 @@ class Changes:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for a change and take it in; `False` if none came in time."""
+        import select  # noqa: PLC0415 - as above
+
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         happened = bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
@@ -72,9 +75,8 @@ class Changes:
         """Stop watching."""
         os.close(self._fd)
 
-    @staticmethod
-    def _checked(result: int) -> int:
+    def _checked(self, result: int) -> int:
         if result < 0:
-            number = ctypes.get_errno()
+            number = self._errno()
             raise OSError(number, os.strerror(number))
         return result

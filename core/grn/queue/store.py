@@ -9,19 +9,18 @@ Must not: be kept open across a fork (SQLite's locks do not survive one), or sta
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
 import time
 
 from grn.errors import JournalError, UsageError
-from grn.queue.changes import touch
 from grn.queue.entry import COLUMNS, Entry, pack
+from grn.queue.transaction import Transaction
 from grn.rules import queueing as q
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any, Self
 
     from grn.queue.entry import Spec
@@ -118,23 +117,9 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction that writes, of which everybody hears."""
-        db = self._db
-        try:
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-                db.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # it may have been rolled back by itself
-                    db.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise self._unusable(error) from error
-        with contextlib.suppress(OSError):  # the change is on disk; only the news of it is lost
-            touch(self._places.changes)
+    def _changing(self) -> Transaction:
+        """Return one transaction that writes, of which everybody hears."""
+        return Transaction(self._db, self._places, self._unusable)
 
     def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         try:
