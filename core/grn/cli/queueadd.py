@@ -40,6 +40,7 @@ options:
   --after ID         start it only after job ID has ended well (repeatable)
   --first            add it as the next one, not as the last
   --held             add it, and do not start it until `grn queue release`
+  --quiet            only say what went wrong
   --name NAME        its name in the list, instead of the program's
   --json FILE        jobs as JSON: an object, or a list of them, with the keys command (a line for a
                      shell, or a list of words) or notebook, and options, cwd, env, name, after
@@ -54,6 +55,7 @@ _REFUSED = {
     "devices": "set GRN_DEVICES for the broker instead",
 }
 _NOT_KEPT = frozenset({"GRN_LEASE", "GRN_DEVICES_GRANTED", "OLDPWD", "SHLVL", "_"})
+_SWITCHES = {"--first": "first", "--held": "held", "--quiet": "quiet", "-q": "quiet"}
 _NOTEBOOK = ".ipynb"
 _SPECIAL = frozenset(" \t\n'\"\\$;|&<>()*?")
 
@@ -63,7 +65,7 @@ class _Wish:
 
     def __init__(self) -> None:
         self.after: list[int] = []
-        self.first = self.held = False
+        self.first = self.held = self.quiet = False
         self.name: str | None = None
         self.json: str | None = None
         self.rest: list[str] = []
@@ -83,14 +85,15 @@ def add(argv: Sequence[str]) -> int:
     sys.stdout.write("".join(f"{number}\n" for number in ids))
     for name in twice:
         sys.stderr.write(f"grn queue: {name} is in the queue already; it is added once more\n")
-    _tell_if_nobody_works(places, held=wish.held)
+    if not wish.held and not wish.quiet:
+        _tell_if_nobody_works(places)
     return 0
 
 
-def _tell_if_nobody_works(places: Places, *, held: bool) -> None:
+def _tell_if_nobody_works(places: Places) -> None:
     from grn.queue.lock import owner_of  # noqa: PLC0415 - after the jobs are safe
 
-    if owner_of(places) is None and not held:
+    if owner_of(places) is None:
         sys.stderr.write("grn queue: nobody works the queue off yet: `grn queue start`\n")
 
 
@@ -120,8 +123,8 @@ def _read(argv: Sequence[str]) -> _Wish:
         if word == "--":
             wish.rest += [word, *words]
             break
-        if word in {"--first", "--held"}:
-            setattr(wish, word[2:], True)
+        if word in _SWITCHES:
+            setattr(wish, _SWITCHES[word], True)
         elif name in {"--after", "--name", "--json"}:
             if not equals:
                 if not words:

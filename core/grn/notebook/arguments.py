@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+from grn.cli.runargs import takes_value
 from grn.errors import UsageError
 from grn.rules.units import parse_duration_s
 
@@ -117,6 +118,8 @@ def split(words: Sequence[str]) -> tuple[NotebookOptions, list[str], list[str]]:
             paths.append(word)
         else:
             rest.append(word)
+            if takes_value(word) and left:
+                rest.append(left.pop(0))
     return options, paths, rest
 
 
