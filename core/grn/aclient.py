@@ -2,7 +2,8 @@
 
 Promises: cancelling an `acquire` withdraws the request, and a grant that crossed it on the way is
 given back; when the broker is killed, the client finds its successor by itself: what it holds it
-goes on holding, what it waits for keeps its place. For use within one event loop.
+goes on holding, what it waits for keeps its place; a broker that hangs is told as such after the
+same time as by `grn.client`. For use within one event loop.
 
 Must not: be imported on a job's hot path.
 """
@@ -15,10 +16,11 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any, cast
 
-from grn.client import acquire_message, nested_entry
+from grn.client import ANSWER_WITHIN_S, acquire_message, nested_entry, silent_text
 from grn.connection import connect, connect_or_start
 from grn.errors import (
     BrokerGone,
+    BrokerSilent,
     BrokerUnavailable,
     Cancelled,
     LeaseError,
@@ -43,6 +45,8 @@ __all__ = ["AsyncClient", "AsyncLease"]
 
 _SUCCESSOR_WITHIN_S = 60.0
 _RELEASE_WITHIN_S = 5.0
+_WITHDRAWN_WITHIN_S = 5.0
+_CLOSED_WITHIN_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 
@@ -100,6 +104,8 @@ class AsyncClient:
         self._given_up: _Wire | None = None
         self.broker: Message = {}
         """What the broker said of itself: pid, release, device specification."""
+        self.answer_within_s = ANSWER_WITHIN_S
+        """How long `call` waits for an answer."""
 
     async def connect(self) -> Self:
         """Connect; with `start`, start a broker if none runs.
@@ -119,7 +125,7 @@ class AsyncClient:
         except asyncio.CancelledError:
             made.add_done_callback(_close_unwanted)
             raise
-        wire = _Wire(self._leases, self._wire.last_id)
+        wire = _Wire(self._leases, self._wire.last_id, path=connection.path)
         sock = connection.detach()
         sock.setblocking(False)
         await loop.create_unix_connection(lambda: wire, sock=sock)
@@ -128,8 +134,7 @@ class AsyncClient:
             # which the word was lost.
             nested = list(self._nested.values())
             told = {"op": "adopt", "leases": sorted(self._leases), "nested": nested}
-            _, answer = wire.ask(told)
-            _result(await answer, "adopted")
+            await self._ask(wire, connection.broker["pid"], told, "adopted")
         self._wire, self.broker, self._session = wire, connection.broker, connection.session
 
     async def call(self, message: Message, expected: str) -> Message:
@@ -138,9 +143,19 @@ class AsyncClient:
         Raises:
             GrnError: the class that the answer's code names.
             BrokerGone: if the broker ended meanwhile.
+            BrokerSilent: if it has not answered for half a minute.
         """
-        _, answer = self._wire.ask(message)
-        return _result(await answer, expected)
+        return await self._ask(self._wire, self.broker.get("pid", 0), message, expected)
+
+    async def _ask(self, wire: _Wire, pid: int, message: Message, expected: str) -> Message:
+        _, answer = wire.ask(message)
+        try:
+            await asyncio.wait({answer}, timeout=self.answer_within_s)
+            if not answer.done():
+                raise BrokerSilent(silent_text(wire.path, pid, self.answer_within_s))
+            return _result(answer.result(), expected)
+        finally:
+            answer.cancel()  # an answer that nobody waits for any more is passed over
 
     async def acquire(
         self,
@@ -190,15 +205,18 @@ class AsyncClient:
     ) -> AsyncLease:
         """Ask, and wait. Asked again after a broker's death, the request keeps its place."""
         waited = time.monotonic() - asked_s
-        request_id, answer = wire.ask({**wish, "waited_s": waited})
+        request_id, answer = wire.ask({**wish, "waited_s": waited, "asked_s": asked_s})
         try:
             await asyncio.wait({answer}, timeout=_left(wait_s, waited))
             if not answer.done():
                 wire.send({"op": "cancel", "id": request_id})
-                await asyncio.wait({answer})
+                await asyncio.wait({answer}, timeout=_WITHDRAWN_WITHIN_S)
         except asyncio.CancelledError:
             wire.withdraw(request_id, answer)
             raise
+        if not answer.done():  # the broker hangs, and will find the withdrawal when it wakes up
+            wire.withdraw(request_id, answer)
+            raise WaitExpired(f"not granted within {wait_s:g} s")
         try:
             grant = _result(answer.result(), "granted")
         except Cancelled:
@@ -287,8 +305,12 @@ class AsyncClient:
 
     async def close(self) -> None:
         """End the connection; leases that were not released end with this process."""
-        self._wire.close()
-        await self._wire.ended.wait()
+        wire = self._wire
+        wire.close()
+        try:
+            await asyncio.wait_for(wire.ended.wait(), _CLOSED_WITHIN_S)
+        except TimeoutError:  # what was sent last is not taken
+            wire.abort()
 
     async def __aenter__(self) -> Self:
         return await self.connect()
@@ -305,11 +327,13 @@ class AsyncClient:
 class _Wire(asyncio.Protocol):
     """One connection: sends requests, and gives each answer to who asked."""
 
-    def __init__(self, held: set[str], last_id: int = 0) -> None:
+    def __init__(self, held: set[str], last_id: int = 0, *, path: str = "the socket") -> None:
+        self.path = path
         self.closed_by_us = False
         self.ended = asyncio.Event()
         self.ended.set()
         self._transport: asyncio.Transport | None = None
+        self._closing: asyncio.Transport | None = None
         self._frames = Frames()
         self.last_id = last_id
         self._held = held
@@ -343,7 +367,7 @@ class _Wire(asyncio.Protocol):
     def _end(self, error: Exception) -> None:
         if self._transport is not None:
             self._transport.close()
-            self._transport = None
+            self._closing, self._transport = self._transport, None
         asked, self._asked = self._asked, {}
         for answer in asked.values():
             if not answer.done():
@@ -393,6 +417,11 @@ class _Wire(asyncio.Protocol):
         """End the connection; who still waits is told."""
         self.closed_by_us = True
         self._end(BrokerGone("this client was closed"))
+
+    def abort(self) -> None:
+        """End it at once, whatever was not sent yet."""
+        if self._closing is not None:
+            self._closing.abort()
 
 
 def _left(wait_s: float | None, waited_s: float) -> float | None:

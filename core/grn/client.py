@@ -38,9 +38,10 @@ __all__ = [
     "connect_or_start",
     "nested_entry",
     "shares",
+    "silent_text",
 ]
 
-_ANSWER_WITHIN_S = 30.0
+ANSWER_WITHIN_S = 30.0
 _WITHDRAWN_WITHIN_S = 5.0
 _SUCCESSOR_WITHIN_S = 60.0
 _RELEASE_WITHIN_S = 5.0
@@ -79,6 +80,14 @@ def acquire_message(
         "cores": own_cores(),
         "in_process": True,
     }
+
+
+def silent_text(path: str, pid: int, within_s: float) -> str:
+    """Say that a broker does not answer."""
+    return (
+        f"the broker at {path} (pid {pid}) has not answered for {within_s:g} s: is it stopped or very"
+        " busy?"
+    )
 
 
 def shares(compute: int | None, processes: int | None, *, affinity: bool | None) -> dict[str, Any]:
@@ -152,6 +161,8 @@ class Client:
         self._leases: set[str] = set()
         self._nested: dict[int, dict[str, Any]] = {}
         self._withdrawn: set[int] = set()
+        self.answer_within_s = ANSWER_WITHIN_S
+        """How long `call` waits for an answer."""
 
     @property
     def broker(self) -> dict[str, Any]:
@@ -169,12 +180,13 @@ class Client:
         request_id = self._connection.next_id()
         self._connection.send({**message, "id": request_id})
         try:
-            return self._answer(request_id, expected, _ANSWER_WITHIN_S)
+            return self._answer(request_id, expected, self.answer_within_s)
         except WaitExpired:
-            raise BrokerSilent(
-                f"the broker at {self._connection.path} (pid {self.broker['pid']}) has not answered"
-                f" for {_ANSWER_WITHIN_S:g} s: is it stopped or very busy?"
-            ) from None
+            raise self._silent() from None
+
+    def _silent(self) -> BrokerSilent:
+        path, pid = self._connection.path, self.broker["pid"]
+        return BrokerSilent(silent_text(path, pid, self.answer_within_s))
 
     def _answer(self, request_id: int, expected: str, timeout_s: float | None) -> dict[str, Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -258,7 +270,7 @@ class Client:
         """Ask, and wait. Asked again after a broker's death, the request keeps its place."""
         request_id = self._connection.next_id()
         waited = time.monotonic() - asked_s
-        self._connection.send({**wish, "id": request_id, "waited_s": waited})
+        self._connection.send({**wish, "id": request_id, "waited_s": waited, "asked_s": asked_s})
         try:
             left = None if wait_s is None else max(0.0, wait_s - waited)
             grant = self._answer(request_id, "granted", left)
@@ -370,13 +382,19 @@ class Client:
         return listed
 
     def stop(self) -> None:
-        """Ask the broker to leave, and wait until it has closed the connection."""
+        """Ask the broker to leave, and wait until it has closed the connection.
+
+        Raises:
+            BrokerSilent: if it does neither within half a minute.
+        """
         self.call({"op": "stop"}, "stopping")
+        deadline = time.monotonic() + self.answer_within_s
         try:
-            while True:
-                self._connection.recv()
+            while self._connection.recv(max(0.0, deadline - time.monotonic())) is not None:
+                continue
         except BrokerGone:
             return
+        raise self._silent()
 
     def close(self) -> None:
         """End the connection; leases that were not released end with this process."""

@@ -227,6 +227,12 @@ class Hub:
             raise BrokerUnavailable(f"the broker did not answer within {within_s:g} s")
         return pending.result()
 
+    def busy(self) -> int:
+        """Return how many requests wait, and leases are held, that went through this hub."""
+        with self._lock:
+            asked = [each for each in self._pending.values() if each.message["op"] == "acquire"]
+            return len(asked) + len(self._held) + len(self._nested)
+
     # -- asking ---------------------------------------------------------------------------------
 
     def ask(self, message: Message) -> Pending:
@@ -276,6 +282,7 @@ class Hub:
     def _said(pending: Pending) -> Message:
         message = {**pending.message, "id": pending.id}
         if message["op"] == "acquire":
+            message["asked_s"] = pending.asked_s
             message["waited_s"] = time.monotonic() - pending.asked_s
         return message
 

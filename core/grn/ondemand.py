@@ -53,7 +53,10 @@ _ALREADY = "already running"
 
 # A lease's marker would count the broker as that lease's process, and its mask would be the
 # broker's; systemd's variables speak to the client that was started by it, not to our child.
-_NOT_FOR_BROKERS = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC")
+_NOT_FOR_BROKERS = (
+    *("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC"),
+    "GRN_ALSO_TELL",  # for the jobs of who starts it, not for everybody's
+)
 _OF_THE_LEASE = ("GRN_LEASE", "GRN_DEVICES", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 _PR_SET_CHILD_SUBREAPER = 36

@@ -25,7 +25,6 @@ __all__ = [
     "is_alive",
     "is_broker",
     "marker",
-    "namespaced_pids",
     "parent",
     "rss_mib",
     "start_time",
@@ -155,17 +154,6 @@ def cgroups(pid: int) -> tuple[str, ...]:
     return tuple({os.fsdecode(line.split(b":", 2)[2]): None for line in lines})
 
 
-def namespaced_pids(pid: int) -> tuple[int, ...]:
-    """Return the process's pids from our pid namespace down to its own; () if it is gone.
-
-    More than one: it runs in a pid namespace of its own, as containers do.
-    """
-    for line in (_read(f"{_PROC}/{pid}/status") or b"").splitlines():
-        if line.startswith(b"NSpid:"):
-            return tuple(int(word) for word in line.split()[1:])
-    return ()
-
-
 def in_first_pid_namespace() -> bool:
     """Say whether we see every process of this machine under its own number."""
     try:
@@ -247,7 +235,6 @@ class ProcessTable:
     is_broker = staticmethod(is_broker)
     marker = staticmethod(marker)
     cgroups = staticmethod(cgroups)
-    namespaced_pids = staticmethod(namespaced_pids)
     in_first_pid_namespace = staticmethod(in_first_pid_namespace)
     children = staticmethod(children)
     descendants = staticmethod(descendants)

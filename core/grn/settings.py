@@ -36,6 +36,7 @@ _WHOLE = 100  # percent
 _SHORTEST_SAMPLE_S = 0.05  # reading a driver more often costs more than it tells
 _NO_SETTINGS = frozenset({"flavors", "job"})
 """Tables of the same file that are read where they are needed: see `grn.config.tables`."""
+_FOR_OURSELVES = frozenset({"socket", "also_tell"})
 _YES = frozenset({"1", "yes", "true", "on"})
 _NO = frozenset({"0", "no", "false", "off"})
 
@@ -44,6 +45,7 @@ class Settings:
     """All settings, checked. Times are in seconds, sizes in MiB; None means "found by itself"."""
 
     __slots__ = (
+        "also_tell",
         "cpu_reserve",
         "debug_invariants",
         "devices",
@@ -77,6 +79,7 @@ class Settings:
     machine_ram_mib: int | None
     jobs_at_once: int | None
     mask_style: str | None
+    also_tell: str | None
     sample_fast_s: float
     sample_slow_s: float
     provisional_after_s: float
@@ -124,8 +127,8 @@ def sourced(
     flags: Mapping[str, object] | None = None, environ: Mapping[str, str] = os.environ
 ) -> tuple[Settings, dict[str, str]]:
     """Read all settings as `load` does; return with them who said each that is not the default."""
-    config_path, config, _ = files.read_user(environ)
-    _refuse_unknown_keys(config_path, config)
+    config_path, config, text = files.read_user(environ)
+    _refuse_unknown_keys(config_path, config, text)
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     for row in _ROWS:
@@ -144,13 +147,14 @@ def sourced(
 def as_argv(settings: Settings) -> list[str]:
     """Return the flags that make another program use the same settings, defaults left out.
 
-    The socket is left out as well: who starts a broker says by itself where it shall listen.
+    The socket is left out as well: who starts a broker says by itself where it shall listen. And so
+    is what else jobs are told: in the variables of who starts a broker on demand it is for his own.
     """
     words: list[str] = []
     for row in _ROWS:
         value = getattr(settings, row.attribute)
         default = paths.state_dir(os.environ) if row.key == "state_dir" else row.default
-        if row.key != "socket" and value is not None and value != default:
+        if row.key not in _FOR_OURSELVES and value is not None and value != default:
             words.append(f"{row.flag}={_as_text(value)}")
     return words
 
@@ -267,6 +271,16 @@ def _mask_style(text: str) -> str | None:
     return None if style == "auto" else style
 
 
+def _also_tell(text: str) -> str | None:
+    from grn.rules.environment_values import EXTRAS, words_of  # noqa: PLC0415 - seldom set
+
+    words = words_of(text)
+    unknown = [word for word in words if word not in EXTRAS]
+    if unknown:
+        raise UsageError(f"{', '.join(unknown)} is none of {', '.join(EXTRAS)}")
+    return ",".join(words) or None
+
+
 def _size(what: str, *, allow_zero: bool) -> Callable[[str], int]:
     return lambda text: parse_size_mib(text, what=what, allow_zero=allow_zero)
 
@@ -351,6 +365,14 @@ _ROWS = (
         "auto|index|uuid",
         "how a job's device mask is written",
         unset="auto",
+    ),
+    _Row(
+        "also_tell",
+        None,
+        _also_tell,
+        "WORDS",
+        "what else every job is told of its share: go, julia, r, torch",
+        unset="nothing",
     ),
     _Row(
         "sample_fast",
@@ -461,12 +483,14 @@ def _as_text(value: object) -> str:
     return str(value)
 
 
-def _refuse_unknown_keys(path: str, config: Mapping[str, object]) -> None:
+def _refuse_unknown_keys(path: str, config: Mapping[str, object], text: str) -> None:
     known = [row.key for row in _ROWS]
     for key in config:
         if key not in known and key not in _NO_SETTINGS:
             import difflib  # noqa: PLC0415  # only to explain a mistake
 
+            from grn.config.lines import place_of  # noqa: PLC0415 - as above
+
             close = difflib.get_close_matches(key, known)
             hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
-            raise UsageError(f"{path}: unknown key {key!r}; {hint}")
+            raise UsageError(f"{place_of(path, text, key)}: unknown key {key!r}; {hint}")

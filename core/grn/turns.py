@@ -52,6 +52,7 @@ class Turn:
         self._woken = threading.Event()
         self._withdrawn = ""
         self._pending: Pending | None = None
+        self._hub = shared()
 
     @property
     def reason(self) -> str:
@@ -72,20 +73,26 @@ class Turn:
             Cancelled: if it was withdrawn.
             BrokerUnavailable: if there is no broker, and none can be started.
         """
-        self._refuse_withdrawn()
-        hub = shared()
-        self._pending = pending = hub.ask(self._message)
+        if self._pending is None:
+            self._refuse_withdrawn()
+        pending = self.ask()
         try:
             pending.when_done(self._woken.set)
             answered = self._answered(pending)
             self._refuse_withdrawn()
             if not answered:
-                hub.withdraw(pending)
+                self._hub.withdraw(pending)
                 pending.wait(CANCEL_WITHIN_S)  # a grant that is on its way is taken
-            return hub.grant_of(pending, self._wait_s)
+            return self._hub.grant_of(pending, self._wait_s)
         except BaseException:  # also Ctrl-C: a grant must not be left to nobody
-            hub.abandon(pending)
+            self._hub.abandon(pending)
             raise
+
+    def ask(self) -> Pending:
+        """Ask without waiting, for who must ask in a certain order; `grant` is to be called next."""
+        if self._pending is None:
+            self._pending = self._hub.ask(self._message)
+        return self._pending
 
     def _answered(self, pending: Pending) -> bool:
         """Wait until it is answered, withdrawn or expired; whether it is answered."""

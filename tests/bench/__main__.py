@@ -10,7 +10,20 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tests.bench import boot, command, dispatch, driver, handover, lease, stage, throughput, upkeep
+from tests.bench import (
+    boot,
+    command,
+    dispatch,
+    doit,
+    driver,
+    handover,
+    lease,
+    prefect,
+    queue,
+    stage,
+    throughput,
+    upkeep,
+)
 from tests.bench.figures import Figure, as_json, as_table
 from tests.bench.quiet import BUSY, wait_until_quiet
 
@@ -35,6 +48,9 @@ MEASURES: dict[str, Measure] = {
     "broker": upkeep.measure,
     "boot": boot.measure,
     "driver": driver.measure,
+    "queue": queue.measure,
+    "doit": doit.measure,
+    "prefect": prefect.measure,
 }
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from grn.aclient import AsyncClient
-from grn.errors import BrokerUnavailable, Impossible, UsageError, WaitExpired
+from grn.client import ANSWER_WITHIN_S
+from grn.errors import BrokerSilent, BrokerUnavailable, Impossible, UsageError, WaitExpired
 from tests.env import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from tests.env import BrokerEnv
 
@@ -228,5 +232,73 @@ def test_inside_a_lease(new_env: NewEnv, monkeypatch: pytest.MonkeyPatch):
             async with await client.acquire("inner", memory_mib=1000) as lease:
                 assert lease.id == outer["lease"]
             assert [x["id"] for x in (await client.status())["leases"]] == [outer["lease"]]
+
+    run(body())
+
+
+# -- a broker that hangs --------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def hanging(env: BrokerEnv) -> Iterator[None]:
+    """Let the broker hang meanwhile."""
+    os.kill(env.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(env.pid, signal.SIGCONT)
+
+
+def test_a_broker_that_hangs_is_told_as_by_the_blocking_client(new_env: NewEnv):
+    """The same error with the same words, after the same time; afterwards the client goes on."""
+    env = new_env()
+    told: list[str] = []
+
+    async def body() -> None:
+        async with AsyncClient(env.settings) as client:
+            assert client.answer_within_s == ANSWER_WITHIN_S == 30.0
+            client.answer_within_s = 0.3
+            with hanging(env):
+                for call in (client.status, client.profiles):
+                    with pytest.raises(BrokerSilent) as caught:
+                        await call()
+                    told.append(caught.value.message)
+            client.answer_within_s = PATIENCE_S
+            assert (await client.status())["leases"] == []
+
+    blocking = env.client()
+    blocking.status()
+    blocking.answer_within_s = 0.3
+    with hanging(env), pytest.raises(BrokerSilent) as caught:
+        blocking.status()
+    run(body())
+    assert told == [caught.value.message] * 2
+
+
+def test_a_wait_ends_in_time_though_the_broker_hangs(new_env: NewEnv, monkeypatch: Any):
+    """Its withdrawal is found when the broker wakes up, and no lease is left."""
+    monkeypatch.setattr("grn.aclient._WITHDRAWN_WITHIN_S", 0.2)
+    env = new_env()
+
+    async def body() -> None:
+        async with AsyncClient(env.settings) as client:
+            with hanging(env), pytest.raises(WaitExpired):
+                await client.acquire("t", memory_mib=1000, wait_s=0.1)
+            await soon(lambda: not (s := env.status())["leases"] and not s["waiters"])
+
+    run(body())
+
+
+def test_closing_does_not_wait_for_a_broker_that_hangs(new_env: NewEnv, monkeypatch: Any):
+    """What was sent last may not have been taken; the connection ends all the same."""
+    monkeypatch.setattr("grn.aclient._CLOSED_WITHIN_S", 0.2)
+    env = new_env()
+
+    async def body() -> None:
+        client = await AsyncClient(env.settings).connect()
+        with hanging(env):
+            for _ in range(200):
+                client._wire.send({"op": "leave", "id": 1, "much": "x" * 50_000})
+            await asyncio.wait_for(client.close(), PATIENCE_S)
 
     run(body())

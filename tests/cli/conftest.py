@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.patient import Machine
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.env import BrokerEnv
 
@@ -42,3 +45,12 @@ def grn(env: BrokerEnv) -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@pytest.fixture
+def machine(tmp_path: Path, clean_environ: None) -> Machine:
+    """A machine without a broker."""
+    del clean_environ
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return Machine(str(folder))

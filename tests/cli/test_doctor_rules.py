@@ -23,6 +23,7 @@ from grn.doctor.facts import (
 )
 from grn.doctor.finding import Finding, told
 from grn.doctor.holders import lease_of
+from grn.rules.health import DeviceHealth
 
 NO_LIBRARY = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
 ANSWERS = (("memory", "v2"), ("process memory", "listed"), ("accounting", "on"))
@@ -71,6 +72,18 @@ def broker(**more: Any) -> BrokerFacts:
     return BrokerFacts(
         runs=True, pid=77, user="ann", release="1.0", status=status | more.pop("status", {}), **more
     )
+
+
+def erred() -> str:
+    """Why a device that erred again and again is kept out."""
+    health = DeviceHealth()
+    for at_s in (0.0, 100.0, 200.0):
+        health.see(at_s, (48,), None)
+        health.see(at_s + 70, (), HealthReading())
+    return health.reason
+
+
+ERRED = erred()
 
 
 def said(facts: Facts, *levels: str) -> list[Finding]:
@@ -176,7 +189,18 @@ def test_a_machine_without_a_gpu_has_no_problem() -> None:
             machine(card(0), broker=broker(status={"devices": []})),
             "broker",
             "manages no device, and the driver shows 1",
-            "grn broker stop",
+            "grn broker reload",
+        ),
+        (
+            machine(
+                card(0),
+                broker=broker(
+                    status={"devices": [{"index": 0, "state": "unhealthy", "reason": ERRED}]}
+                ),
+            ),
+            "broker",
+            "error 3 within a day",
+            "grn broker reload",
         ),
         (
             machine(card(0), broker=BrokerFacts(problem="does not answer", lock_pid=12)),

@@ -8,13 +8,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from grn.errors import UsageError
 from grn.selftest.ground import PREFIX
-from tests.env import PATIENCE_S, eventually, wait_gone
+from tests.cli.hasty import BUDGET_S
+from tests.env import PATIENCE_S, ROOT, eventually, wait_gone
 from tests.fakecuda.build import build
 from tests.fakenvml.build import compiler
 
@@ -76,18 +78,20 @@ def machine(new_env: NewEnv, fakecuda: str) -> Callable[..., BrokerEnv]:
     return make
 
 
-def start(env: BrokerEnv, *words: str, **environ: str) -> subprocess.Popen[str]:
+def start(
+    env: BrokerEnv, *words: str, program: str = "grn", **environ: str
+) -> subprocess.Popen[str]:
     """Start `grn selftest` with these words, where nothing of ours is on the way."""
     temp = os.path.join(env.folder, "tmp")
     os.makedirs(temp, exist_ok=True)
     pipe = subprocess.PIPE
     return env.popen(
-        [sys.executable, "-m", "grn", "selftest", *words],
+        [sys.executable, "-m", program, "selftest", *words],
         stdout=pipe,
         stderr=pipe,
         text=True,
         cwd=temp,
-        env={**env.environ, "TMPDIR": temp, **environ},
+        env={**env.environ, "TMPDIR": temp, "PYTHONPATH": ROOT, **environ},
     )
 
 
@@ -292,3 +296,88 @@ def test_stopped_half_way_it_leaves_nothing(
     wait_gone(process.pid)
     assert os.listdir(os.path.join(env.folder, "tmp")) == []
     # That no process is left is looked at when the environment closes.
+
+
+# -- what hangs -----------------------------------------------------------------------------------
+
+
+def own_broker(env: BrokerEnv) -> int:
+    """Return the broker that a selftest has started for itself; 0 if there is none."""
+    folder = os.path.join(env.folder, "tmp").encode()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue
+        if b"broker" in words and any(word.startswith(b"--socket=" + folder) for word in words):
+            return int(name)
+    return 0
+
+
+def started_in(env: BrokerEnv) -> list[int]:
+    """Return the processes that have this environment."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                found += [int(name)] if env.marker.encode() in file.read() else []
+        except OSError:  # it has ended, or is not ours
+            continue
+    return found
+
+
+def test_a_stuck_driver_is_named_as_such(machine: Callable[..., BrokerEnv]) -> None:
+    """Not "no room": the device and the reason for which it cannot be given; nothing was checked."""
+    env = machine()
+    assert env.box is not None
+    env.start()
+    env.box.fail(delay_s=3600)
+    eventually(lambda: env.status()["devices"][0]["state"] == "stale", what="it is stale")
+    done = selftest(env, "--only=lands", "--only=masks")
+    assert done.returncode == 125, done.stdout
+    why = "skipped: no device can be given now: device 0 is stale (the driver has not answered for"
+    assert done.stdout.count(why) == 2, done.stdout
+    assert "the driver was not asked: it does not answer within 10 s" in done.stdout
+
+
+def test_a_lost_device_is_named_as_such(machine: Callable[..., BrokerEnv]) -> None:
+    """The state and the driver's reason stand where the check's result would."""
+    env = machine()
+    assert env.box is not None
+    env.start()
+    env.lose(0)
+    eventually(lambda: env.status()["devices"][0]["state"] == "lost", what="it is lost")
+    done = selftest(env, "--only=lands")
+    assert done.returncode == 125, done.stdout
+    assert "device 0 is lost (the driver lost the GPU" in done.stdout
+
+
+def test_a_broker_that_hangs_does_not_hold_it_up(machine: Callable[..., BrokerEnv]) -> None:
+    """It ends in its time, says that the broker hangs, and ends that broker, which is its own."""
+    env = machine()
+    begun_s = time.monotonic()
+    process = start(env, program="tests.cli.hasty")
+    broker = eventually(lambda: own_broker(env), what="a broker of its own")
+    assert env.box is not None
+    folder = env.box.procs
+    eventually(lambda: any(n.startswith("cuda-") for n in os.listdir(folder)), what="a job")
+    os.kill(broker, signal.SIGSTOP)
+    out, said = process.communicate(timeout=4 * BUDGET_S)
+    assert time.monotonic() - begun_s < BUDGET_S + 5, "it took longer than it may"
+    assert process.returncode in {0, 1}, out + said  # 0 if it was done but for the end
+    assert "has not answered" in out, out + said
+    wait_gone(broker)
+    # Those who were killed with it, and by the kernel, take a moment to go.
+    eventually(lambda: not started_in(env), what="nothing of it is left")
+    assert os.listdir(os.path.join(env.folder, "tmp")) == []
+
+
+def test_its_broker_leaves_by_itself_when_it_was_killed(env: BrokerEnv) -> None:
+    """Whoever kills a selftest leaves no broker behind: it has nothing to do, and so it leaves."""
+    process = start(env, "--devices=sim:1x8GiB", "--only=peak")
+    broker = eventually(lambda: own_broker(env), what="a broker of its own")
+    process.kill()
+    process.wait(PATIENCE_S)
+    wait_gone(broker)
+    eventually(lambda: not started_in(env), what="nothing of it is left")

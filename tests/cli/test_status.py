@@ -105,3 +105,47 @@ def test_an_idle_broker_says_so() -> None:
     """Without devices, leases and waiters the text says that, rather than nothing."""
     empty: dict[str, Any] = {"devices": [], "leases": [], "waiters": [], "warnings": []}
     assert notes(empty) == ["The broker manages no device.", "No job runs or waits."]
+
+
+PROGRAM = "/home/ada/projects/vision/.venv/bin/python"
+ARGUMENTS = " ".join(f"--option-{n}=/data/projects/vision/{n}" for n in range(8))
+
+
+def full(label: str) -> dict[str, Any]:
+    """A status with long names everywhere."""
+    kind = f"{PROGRAM} train.py {ARGUMENTS}"
+    lease = {**STATUS["leases"][0], "type": kind, "label": label, "left_over": []}
+    waiter = {**STATUS["waiters"][0], "type": kind, "label": label}
+    return {**STATUS, "leases": [lease] * 3, "waiters": [waiter] * 2}
+
+
+@pytest.mark.parametrize(("columns", "lines_of_a_lease"), [(80, 1), (60, 2)])
+@pytest.mark.parametrize("label", ["sweep-17", f"{PROGRAM} trai.."])
+def test_long_names_are_shortened(
+    columns: int,
+    lines_of_a_lease: int,
+    label: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lease takes one line, on a narrow terminal two; a job is not named twice over."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_tables(tables(full(label)))
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= columns
+    _, leases, waiting = out.split("\n\n")
+    assert len(leases.splitlines()) == 2 + 3 * lines_of_a_lease
+    assert STATUS["waiters"][0]["reason"] in " ".join(waiting.split())
+    assert "/home/ada" not in out
+    shown = "sweep-17" if label == "sweep-17" else "python train.py"
+    assert out.count(shown) == 5
+    assert out.count("python") <= 5
+
+
+def test_a_label_is_not_given_up_for_a_type() -> None:
+    """Where there is little room, a label stands alone and whole."""
+    (*_, leases, _) = tables(full("evaluate-the-last-week"))
+    assert leases.shorten is not None
+    name = leases.rows[0][-1]
+    assert leases.shorten(name, 25) == "evaluate-the-last-week"
+    assert leases.shorten(name, 70).startswith("evaluate-the-last-week (python train.py")

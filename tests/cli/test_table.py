@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grn.cli.table import Table, clean, format_seconds, print_tables
+from grn.cli.table import Table, clean, format_seconds, print_tables, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,9 +61,8 @@ def test_names_give_way_first(shown: Callable[..., list[str]]) -> None:
     lines = shown(
         Table("", (">size", "c", ">free", "name"), [("1 GiB", "x" * 30, "9 MiB", "n " * 30)])
     )
-    assert lines[:2] == [" size  c" + " " * 32 + "free", "    name"]
-    assert lines[2] == f"1 GiB  {'x' * 30}  9 MiB"
-    assert [line.strip() for line in lines[3:]] == ["n " * 27 + "n", "n n"]
+    assert lines[:2] == [" size  c" + " " * 32 + "free", f"1 GiB  {'x' * 30}  9 MiB"]
+    assert [line.strip() for line in lines[2:]] == ["n " * 27 + "n", "n n"]
 
 
 @pytest.mark.parametrize("columns", [*range(40, 81, 8), 120])
@@ -104,6 +103,28 @@ def test_the_narrowest_form_names_each_number(
         "    measured 17.25 GiB",
         "    train --all",
     ]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_a_name_that_may_be_shortened_takes_one_line(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its middle, and only as far as there is no room; what follows it in the cell is whole."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    name = "begin " + "/long/path" * 20 + " end"
+    print_tables([Table("", ("id", "job"), [("L1", f"{name}\nwhy it waits")], shorten=shortened)])
+    _, line, why = capsys.readouterr().out.splitlines()
+    assert len(line) == columns
+    assert line.startswith("L1  begin")
+    assert line.endswith(" end")
+    assert line.count("...") == 1
+    assert why.strip() == "why it waits"
+
+
+def test_a_shortened_text_has_the_length_that_was_asked_for() -> None:
+    """More is kept of its beginning; one that fits is left as it is."""
+    assert shortened("abcdefghijklmnopqrst", 12) == "abcdef...rst"
+    assert shortened("abc", 3) == "abc"
 
 
 def test_without_names_there_is_no_heading(shown: Callable[..., list[str]]) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from grn.config import files, tables
-from grn.config.flavors import resolve
-from grn.config.rules import for_command
+from grn.config.rules import first_rule, layers_of
 from grn.errors import UsageError
+from grn.rules.flavors import merged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +42,13 @@ def user_file(home: Path, text: str) -> Path:
 def load(start: Path, home: Path) -> tables.Configured:
     """Read everything from a folder."""
     return tables.load(str(start), {"HOME": str(home)})
+
+
+def for_command(words: list[str], start: str, environ: dict[str, str]) -> dict[str, Any]:
+    """Return what the rule for a command gives; {} without one."""
+    configured = tables.load(start, environ)
+    matched = first_rule(configured, [words])
+    return merged(layers_of(configured, matched[0])) if matched else {}
 
 
 @pytest.mark.parametrize("folder", ["", "project", "project/src", "project/src/deep"])
@@ -145,8 +152,10 @@ def test_a_strangers_file_is_passed_over(home: Path) -> None:
         (b"[flavors]\nx = 3", "[flavors.x]: a table is expected"),
         (b"flavors = 3", "flavors must be tables"),
         (b"[job]\nmatch = 'x'", "two brackets: [[job]]"),
-        (b"policy = 'pack'", "policy is a setting of the broker"),
-        (b"[colours]\na = 1", "unknown key 'colours'"),
+        (b"\npolicy = 'pack'", "grn.toml:2: policy is a setting of the broker"),
+        (b"\n[colours]\na = 1", "grn.toml:2: unknown key 'colours'"),
+        (b"\n\n[[jobs]]\na = 1", "grn.toml:3: unknown key 'jobs'"),
+        (b"a.b = 1\n[flavors.x]\ncpus = 1", "grn.toml: unknown key 'a'"),
         (b"\n\n[flavors.x]\nmemory = 'lots'", "grn.toml:3, [flavors.x], key memory"),
         (b"\n[[job]]\nmatch='x'\ngpus=1\n[[job]]\nmatch='x'", "grn.toml:5, [[job]] number 2"),
     ],
@@ -166,7 +175,8 @@ def test_in_the_shared_file_our_names_are_told_in_full(home: Path) -> None:
     path = home / "pyproject.toml"
     for text, expected in (
         ("[tool.grn.flavors.x]\ncpus = 0", r":1, \[tool\.grn\.flavors\.x\], key cpus"),
-        ("[tool.grn]\nlog = 'info'", "tool.grn.log is a setting of the broker"),
+        ("[x]\n[tool.grn]\nlog = 'info'", "toml:3: tool.grn.log is a setting of the broker"),
+        ("[x]\n\n[tool.grn.jobs]\nlog = 1", "toml:3: unknown key 'tool.grn.jobs'"),
         ("[tool]\ngrn = 3", "tool.grn must be a table"),
     ):
         path.write_text(text)
@@ -186,12 +196,12 @@ def test_an_edit_counts_for_the_next_request(home: Path) -> None:
     environ = {"HOME": str(home)}
     path = home / "grn.toml"
     path.write_text(SMALL)
-    assert resolve("small", str(home), environ) == {"memory_mib": 1024}
+    assert tables.load(str(home), environ).flavor("small").values == {"memory_mib": 1024}
     path.write_text(SMALL.replace("1GiB", "2GiB"))
-    assert resolve("small", str(home), environ) == {"memory_mib": 2048}
+    assert tables.load(str(home), environ).flavor("small").values == {"memory_mib": 2048}
     path.unlink()
     with pytest.raises(UsageError, match="there is no flavor 'small'; none is defined"):
-        resolve("small", str(home), environ)
+        tables.load(str(home), environ).flavor("small")
 
 
 def test_an_unknown_flavor_lists_what_there_is_and_where(home: Path) -> None:
@@ -200,7 +210,7 @@ def test_an_unknown_flavor_lists_what_there_is_and_where(home: Path) -> None:
     project = home / "project" / "grn.toml"
     project.write_text(SMALL)
     with pytest.raises(UsageError) as caught:
-        resolve("medium", str(home / "project"), {"HOME": str(home)})
+        tables.load(str(home / "project"), {"HOME": str(home)}).flavor("medium")
     assert caught.value.message == (
         f"there is no flavor 'medium'; {project} has small; {user} has big"
     )

@@ -167,6 +167,24 @@ def test_no_more_workers_are_lost_to_a_card_than_make_sense(
         cards.until(first_is("ok"))
 
 
+def test_a_card_is_asked_again_once_its_killed_workers_have_ended(
+    new_box: NewBox, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That they have is heard also while no new one may be forked: the count goes down by itself."""
+    del impatient
+    monkeypatch.setattr(links, "MOST_UNDEAD", 1)
+    box = new_box("2x10000MiB")
+    with opened(box, deadline_s=SOON_S) as cards:
+        cards.ask()
+        link = cards.backend.links[0]
+        worker = link.worker
+        box.fail(MEMORY, card=0, delay_s=LONG_S)
+        cards.until(lambda _: link.worker is not worker, always=second_is_ok)
+        cards.until(first_is("stale"), always=second_is_ok)
+        box.heal()
+        cards.until(lambda readings: link.clean and readings[0].state == "ok", second_is_ok)
+
+
 # -- workers and the zygote -----------------------------------------------------------------------
 
 
@@ -312,6 +330,31 @@ def test_an_answer_is_due_within_half_a_second() -> None:
     assert links.DEADLINE_S < links.REPEAT_S <= 1.0
     assert links.GIVE_UP_S == 10.0
     assert (links.FIRST_WAIT_S, links.LONGEST_WAIT_S) == (1.0, 60.0)
+
+
+def test_a_card_heals_after_no_worker_could_be_started(
+    new_box: NewBox, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again and again; meanwhile the card is stale, and the others go on."""
+    del impatient
+    tries = []
+
+    def refuse(*_: object) -> None:
+        tries.append(1)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    box = new_box("2x10000MiB")
+    with opened(box) as cards:
+        cards.ask()
+        first = cards.worker_pids()[0]
+        with monkeypatch.context() as patch:
+            patch.setattr("grn.devices.nvml.nursery.socket.socketpair", refuse)
+            os.kill(first, signal.SIGKILL)
+            cards.until(
+                lambda readings: len(tries) > 2 and readings[0].state == "stale",
+                always=second_is_ok,
+            )
+        cards.until(first_is("ok"), always=second_is_ok)
 
 
 def test_out_of_descriptors_no_worker_is_forked_and_nothing_breaks(

@@ -248,29 +248,10 @@ def test_a_failed_append_leaves_no_trace(path: str, fail: Callable[[Disk], None]
     fail(disk)
     with pytest.raises(JournalError, match=r"cannot write the journal .*make room"):
         journal.append(records(1, start=2))
-    assert not journal.healthy
     assert replayed(path) == (records(2), None)
     disk.error = disk.room = None
     journal.append(records(1, start=3))
-    assert journal.healthy
     assert replayed(path) == ([*records(2), *records(1, start=3)], None)
-
-
-@FAILURES
-def test_retry_finds_out_whether_the_disk_is_back(path: str, fail: Callable[[Disk], None]) -> None:
-    """It writes nothing that stays, and sets `healthy`."""
-    disk = Disk()
-    journal, _, _ = Journal.open(path, write=disk.write)
-    journal.append(records(2))
-    fail(disk)
-    with pytest.raises(JournalError):
-        journal.append(records(1))
-    assert not journal.retry()
-    assert not journal.healthy
-    disk.error = disk.room = None
-    assert journal.retry()
-    assert journal.healthy
-    assert replayed(path) == (records(2), None)
 
 
 def test_a_tail_that_cannot_be_cut_blocks_appends(
@@ -313,9 +294,7 @@ def test_a_journal_begun_on_a_full_disk_gets_its_header_later(path: str) -> None
     disk = Disk()
     disk.error = errno.ENOSPC
     journal, _, _ = Journal.open(path, write=disk.write)
-    assert not journal.healthy
     disk.error = None
-    assert journal.retry()
     journal.append(records(2))
     assert replayed(path) == (records(2), None)
 
@@ -356,7 +335,6 @@ def test_compaction_heals_a_journal(path: str) -> None:
         journal.append(records(1))
     disk.room = None
     journal.compact(records(3))
-    assert journal.healthy
     assert replayed(path) == (records(3), None)
 
 
@@ -370,25 +348,11 @@ def test_an_interrupted_compaction_harms_nothing(path: str) -> None:
     assert replayed(path) == (records(1), None)
 
 
-def test_compaction_is_wanted_when_it_pays(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a journal beyond the limit that has doubled since its last snapshot asks for one."""
-    monkeypatch.setattr(journal_module, "COMPACT_ABOVE_BYTES", 1000)
-    journal, _, _ = Journal.open(path)
-    assert not journal.wants_compaction
-    journal.append(records(100))
-    assert journal.wants_compaction
-    journal.compact(records(90))
-    assert not journal.wants_compaction
-    journal.append(records(100))
-    assert journal.wants_compaction
-
-
 def test_a_record_too_large_is_refused_before_it_is_written(path: str) -> None:
     """A record that no replay would accept never gets into the journal."""
     journal, _, _ = Journal.open(path)
     with pytest.raises(JournalError, match="the limit is 1048576"):
         journal.append([{"command": "x" * (1 << 20)}])
-    assert journal.healthy
     assert replayed(path) == ([], None)
 
 

@@ -40,7 +40,17 @@ def in_namespace() -> list[str]:
 
 def inside(pid: int) -> int | None:
     """Return the process below `pid` that is the first one of a pid namespace, by our number."""
-    return next((p for p in procs.descendants(pid) if procs.namespaced_pids(p)[1:] == (1,)), None)
+    return next((p for p in procs.descendants(pid) if numbers(p)[1:] == (1,)), None)
+
+
+def numbers(pid: int) -> tuple[int, ...]:
+    """Return a process's pids from our pid namespace down to its own; () if it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+            found = next(line for line in file if line.startswith("NSpid:"))
+    except OSError:
+        return ()
+    return tuple(int(word) for word in found.split()[1:])
 
 
 JOB = """
@@ -86,7 +96,7 @@ def test_a_process_has_a_number_in_each_namespace(new_env: Callable[..., BrokerE
     """The first is ours and the last its own; by ours its parents are found."""
     job = Job(new_env())
     assert job.own_number == 1
-    assert procs.namespaced_pids(job.pid) == (job.pid, 1)
+    assert numbers(job.pid) == (job.pid, 1)
     assert job.process.pid in procs.ancestors(job.pid)
     assert job.end() == 0
 

@@ -268,12 +268,6 @@ def test_another_users_cgroup_can_be_read() -> None:
     assert as_nobody(lambda: procs.cgroups(1) == paths)
 
 
-def test_outside_a_namespace_of_its_own_a_process_has_one_number() -> None:
-    """The last of its numbers is the one that it knows itself."""
-    assert procs.namespaced_pids(os.getpid())[-1] == os.getpid()
-    assert procs.namespaced_pids(ended_pid()) == ()
-
-
 FAMILY = (
     "import subprocess, sys, threading\n"
     "def go(): print(subprocess.Popen(['sh', '-c', 'sleep 600 & echo $!; wait'],"

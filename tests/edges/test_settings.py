@@ -68,7 +68,7 @@ def test_every_setting_has_flag_key_and_variable_of_one_name(
         "headroom": "1GiB", "cpu_reserve": "1", "ram_reserve": "2GiB", "machine_cpus": "8",
         "machine_ram": "64GiB", "jobs_at_once": "3", "mask_style": "uuid", "sample_fast": "0.05",
         "sample_slow": "2s", "provisional_after": "2m", "idle_exit": "1h", "grace": "1",
-        "state_dir": "/st", "max_types": "10", "debug": "yes", "log": "debug",
+        "state_dir": "/st", "max_types": "10", "debug": "yes", "log": "debug", "also_tell": "go",
     }  # fmt: skip
     flags = {flag for flag, _, _ in known_flags()}
     assert flags == {"--" + key.replace("_", "-") for key in good}
@@ -101,6 +101,7 @@ def test_every_setting_has_flag_key_and_variable_of_one_name(
         ("mask_style", "names", "auto, index, uuid"),
         ("debug", "perhaps", "neither yes nor no"),
         ("log", "loud", "debug, info, warning, error"),
+        ("also_tell", "torhc", "go, julia, r, torch"),
         ("max_types", "0", "1 or more"),
     ],
 )
@@ -126,7 +127,7 @@ def test_a_bad_value_names_its_source_and_what_is_allowed(
 def test_an_unknown_key_is_named_with_close_ones(home: dict[str, str], tmp_path: Path) -> None:
     """A misspelt key is not ignored."""
     environ = configured(home, tmp_path, "polcy = 'pack'")
-    with pytest.raises(UsageError, match=r"my\.toml: unknown key 'polcy'; did you mean policy\?"):
+    with pytest.raises(UsageError, match=r"my\.toml:1: unknown key 'polcy'; did you mean policy\?"):
         load({}, environ)
 
 

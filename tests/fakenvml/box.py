@@ -22,6 +22,7 @@ memory there, fails when the card is full, and so shows up in the driver with it
     box.fail("nvmlDeviceGetHandleByIndex", code=NO_PERMISSION, card=1)
     box.fail("nvmlInit", code=VERSION_MISMATCH)   the library is newer than the module
     box.remove_driver(); box.restore_driver()     no driver loaded, and loaded again
+    box.remove_slice(2); box.restore_slice(2)     the last slice of a card, not made yet, and made
     box.reload_driver()                           every handle is worthless until the next init
 
 Cards are named by their number: the driver's index, which is bus order. UUIDs are new for every
@@ -102,6 +103,7 @@ class Box:
         self._xids: list[str] = []
         self._failures: dict[int, str] = {}
         self._lost: dict[int, int] = {}
+        self._unmade: list[tuple[tuple[str, dict[str, str]], str]] = []
         self._loaded = True
         self._sizes = [[record["total"] for _, record in records] for records in self._cards]
         for foreign in spec.foreign:
@@ -193,6 +195,18 @@ class Box:
     def shift_pids(self, by: int) -> None:
         """Show live processes under other pids, as the host's look from inside a container."""
         self._pidns = {"shift": by}
+        self.write()
+
+    def remove_slice(self, card: int) -> None:
+        """Take the last slice of a divided card away, as if it had not been made yet."""
+        self._unmade.append((self._cards[card].pop(), self._sizes[card].pop()))
+        self.write()
+
+    def restore_slice(self, card: int) -> None:
+        """Make it."""
+        record, size = self._unmade.pop()
+        self._cards[card].append(record)
+        self._sizes[card].append(size)
         self.write()
 
     def link(self, a: int, b: int, *, level: int = 20, nvlink: bool = False) -> None:

@@ -154,8 +154,8 @@ class Stage:
     ) -> Job:
         """Ask for a lease. With `runs_s` the job lives by itself once it is granted."""
         ticket = next(self._numbers)
-        owner = Owner(10_000 + ticket, ticket)
-        request = Request(ticket, job_type, owner, **{"arrived_s": self.now, **wish})
+        usual = {"owner": Owner(10_000 + ticket, ticket), "arrived_s": self.now}
+        request = Request(ticket, job_type, **{**usual, **wish})
         job = Job(request, runs_s, peak_mib, boots_s, end or End(exit_code=0))
         self.jobs[ticket] = job
         self.step(ev.Asked(self.now, request))

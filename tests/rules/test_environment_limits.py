@@ -212,6 +212,20 @@ def test_other_languages_are_told_on_request(word: str, names: set[str]) -> None
     assert names <= set(by_request)
 
 
+def test_the_brokers_setting_tells_every_job() -> None:
+    """What it names counts where the user names nothing; his own words replace it, without a fuss."""
+    grant = share(extra={"GRN_ALSO_TELL": "go"})
+    env, warnings = told(grant, {})
+    assert (env["GRN_ALSO_TELL"], env["GOMAXPROCS"], warnings) == ("go", "4", [])
+    for environ, explicit in (
+        ({"GRN_ALSO_TELL": "julia"}, {}),
+        ({}, {"GRN_ALSO_TELL": "julia"}),
+    ):
+        env, warnings = told(grant, environ, explicit)
+        assert (env["GRN_ALSO_TELL"], env["JULIA_NUM_THREADS"], warnings) == ("julia", "4", [])
+        assert "GOMAXPROCS" not in env
+
+
 def test_their_own_counts_stay() -> None:
     """What a user set for another language is kept as any other count is."""
     env, warnings = told(share(), {"GRN_ALSO_TELL": "go,julia", "GOMAXPROCS": "9"})

@@ -45,11 +45,25 @@ KEYS = [
     "priority",
     "mask",
     "waited_s",
+    "asked_s",
     "compute",
     "processes",
     "affinity",
     "core_ids",
 ]
+
+
+def _request_at(now: float, **fields: Any) -> Request:
+    message = {"op": "acquire", "id": 1, "type": "job", **fields}
+    return request_from(
+        message,
+        ticket=7,
+        owner=OWNER,
+        session="s",
+        now=now,
+        devices=FOUR,
+        policy=Policy.SPREAD,
+    )
 
 
 def _request(*, machine: list[Device] | None = None, **fields: Any) -> Request:
@@ -134,6 +148,22 @@ def test_whole_is_no_size() -> None:
 def test_time_waited_elsewhere_counts() -> None:
     """A client that waited before a broker's restart keeps its place."""
     assert _request(waited_s=30).arrived_s == 70.0
+
+
+def test_who_asked_first_stays_first_however_long_the_messages_took() -> None:
+    """Asked again after a broker's death, requests keep their order: their clock is the broker's."""
+    now = 1000.0
+    first = _request_at(
+        now + 0.5, asked_s=990.0, waited_s=10.0
+    )  # its message lay for half a second
+    second = _request_at(now + 0.5, asked_s=990.001, waited_s=10.4)
+    assert (first.arrived_s, second.arrived_s) == (990.0, 990.001)
+
+
+def test_another_clock_is_not_believed() -> None:
+    """A client whose clock is not the broker's is placed by how long it says it has waited."""
+    request = _request_at(1000.0, asked_s=5.0, waited_s=10.0)
+    assert request.arrived_s == pytest.approx(990.0)
 
 
 @pytest.mark.parametrize(

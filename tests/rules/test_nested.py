@@ -87,6 +87,46 @@ def test_a_job_above_that_declared_nothing_is_no_limit() -> None:
     assert _inner(stage, outer, 3000, ancestors=ancestors).waits
 
 
+def test_a_call_within_a_nested_call_is_booked_inside_that_one() -> None:
+    """One process calls a job in a job: the inner one never waits for the one that waits for it."""
+    stage = Stage(10000)
+    outer = _outer(stage)
+    middle = _inner(stage, outer, 3000)
+    within = middle.request.ticket
+    deep = _inner(stage, outer, 2000, within=within)
+    assert deep.runs
+    assert "1000 of 3000 MiB free" in _inner(stage, outer, 1500, within=within).told
+    large = _inner(stage, outer, 3001, within=within)
+    assert large.refused is not None
+    assert "3000 MiB each" in large.refused.message
+    assert _inner(stage, outer, 1000).runs  # beside the one in the middle, not beside what is in it
+
+
+def test_a_call_within_one_that_declared_nothing_is_booked_above_it() -> None:
+    """What has no size is no limit, at whichever depth."""
+    stage = Stage(10000)
+    outer = _outer(stage)
+    sized = _inner(stage, outer, 3000)
+    free = _inner(stage, outer, within=sized.request.ticket)
+    assert _inner(stage, outer, 3000, within=free.request.ticket).runs
+    assert _inner(stage, outer, 3000, within=free.request.ticket).waits
+
+
+def test_the_process_of_a_call_within_a_call_counts_once() -> None:
+    """A program that is started from deep inside may take what the outermost of these calls has."""
+    stage = Stage(10000)
+    outer = _outer(stage)
+    middle = _inner(stage, outer, 3000)
+    deep = _inner(stage, outer, 2000, within=middle.request.ticket, owner=middle.request.owner)
+    ancestors = (middle.request.owner.pid,)
+    large = _inner(stage, outer, 3001, ancestors=ancestors)
+    assert large.refused is not None
+    assert "3000 MiB each" in large.refused.message
+    _leave(stage, middle)  # out of order: what is left is at the top
+    assert deep.runs
+    assert "2000 of 4000 MiB free" in _inner(stage, outer, 2500).told
+
+
 def test_what_outlives_the_job_above_it_still_counts() -> None:
     """A job in the background goes on taking what it declared, after the one that started it."""
     stage = Stage(10000)

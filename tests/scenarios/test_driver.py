@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -103,6 +105,42 @@ def test_an_error_event_takes_a_card_away(new_env: NewEnv) -> None:
     assert "Xid 48" in wait_state(env, "unhealthy")
     grants = [talker.acquire("t", memory_mib=2000) for _ in range(2)]
     assert {grant["devices"][0]["uuid"] for grant in grants} == {device(env, 1)["uuid"]}
+
+
+@pytest.mark.parametrize("ends", ["killed", "in order"])
+def test_the_next_broker_does_not_hand_out_a_card_that_erred(new_env: NewEnv, ends: str) -> None:
+    """However a broker ended, its successor keeps the card back, until an operator lets it in."""
+    env = new_env("nvml:1x10000MiB", **FAST)
+    box_of(env).xid(0, 48)
+    reason = wait_state(env, "unhealthy")
+    if ends == "killed":
+        env.kill()
+    else:
+        env.stop()
+    env.start()
+    assert (device(env)["state"], device(env)["reason"]) == ("unhealthy", reason)
+    talker = env.talker()
+    request = talker.ask("t", memory_mib=1000)
+    assert not talker.decided([request])
+    os.kill(env.pid, signal.SIGHUP)
+    talker.granted(request)
+    env.restart()
+    assert device(env)["state"] == "ok"
+
+
+def test_a_broker_with_a_card_that_erred_may_leave(new_env: NewEnv) -> None:
+    """One that was started on demand leaves when it is idle; what it knew is not lost with it."""
+    env = new_env("nvml:1x10000MiB", start=False, idle_exit="0.3", **FAST)
+    env.start("--on-demand")
+    talker = env.talker()
+    box_of(env).xid(0, 48)
+    reason = wait_state(env, "unhealthy")
+    talker.close()
+    assert env.broker is not None
+    assert env.broker.wait(PATIENCE_S) == 0
+    env.broker = None
+    env.start()
+    assert (device(env)["state"], device(env)["reason"]) == ("unhealthy", reason)
 
 
 def test_a_card_that_fell_off_the_bus_is_not_trusted_at_once(new_env: NewEnv) -> None:

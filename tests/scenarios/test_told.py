@@ -123,3 +123,23 @@ def test_the_requests_own_variables_never_choose_the_device(new_run: NewRun) -> 
     done = run("--memory=2000MiB", *own, "--", *words("--print-env", *names, "--seconds=0"))
     assert done.stdout == b"MODE=fast\nCUDA_VISIBLE_DEVICES=0\nOMP_NUM_THREADS=1\n"
     assert b"CUDA_VISIBLE_DEVICES=1 of the request was refused" in done.stderr
+
+
+def test_the_setting_is_for_every_job(new_run: NewRun) -> None:
+    """`also_tell` of the broker reaches commands that do not ask; one's own variable goes before it."""
+    run = new_run(machine_cpus=2, cpu_reserve=0, also_tell="go,r")
+    del run.env.environ["GRN_ALSO_TELL"]  # of the broker that runs
+    job = line("--print-env", "GOMAXPROCS", "MC_CORES", "--seconds=0")
+    assert told(run("-q", "--gpus=0", job).stdout) == {"GOMAXPROCS=2": 1, "MC_CORES=2": 1}
+    done = run("-q", "--gpus=0", job, environ={"GRN_ALSO_TELL": "r"})
+    assert told(done.stdout)["MC_CORES=2"] == 1
+    assert told(done.stdout)["GOMAXPROCS=2"] == 0
+
+
+def test_a_variable_is_not_for_the_jobs_of_others(new_run: NewRun) -> None:
+    """A broker that one command starts on demand does not take its wish for everybody's."""
+    run = new_run(on_demand=True, machine_cpus=2, cpu_reserve=0)
+    job = line("--print-env", "GOMAXPROCS", "--seconds=0")
+    first = run("-q", "--gpus=0", job, environ={"GRN_ALSO_TELL": "go"})
+    assert told(first.stdout)["GOMAXPROCS=2"] == 1, first.stderr
+    assert told(run("-q", "--gpus=0", job).stdout)["GOMAXPROCS=2"] == 0

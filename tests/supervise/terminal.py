@@ -76,6 +76,11 @@ class Terminal:
             self._screen += data
 
     @property
+    def leader_pid(self) -> int:
+        """The process that leads the session, and outlives the program."""
+        return self._leader.pid
+
+    @property
     def screen(self) -> bytes:
         """All that was written to the terminal so far."""
         return bytes(self._screen)

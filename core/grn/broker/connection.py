@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from grn import procs
 from grn.errors import GrnError, LeaseError, ProtocolError, UsageError
 from grn.rules import events as ev
+from grn.rules.foresight import answered_at_once
 from grn.rules.messages import (
     check_hello,
     end_from,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from grn.broker.core import BrokerCore
-    from grn.rules.model import Lease
+    from grn.rules.model import Lease, Request
 
 __all__ = ["HELLO_WITHIN_S", "MAX_UNREAD", "Connection"]
 
@@ -83,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
             "adopt": self._adopt,
             "status": self._status,
             "profiles": self._profiles,
+            "foresee": self._foresee,
             "stop": self._stop,
         }
 
@@ -224,10 +226,17 @@ class Connection(asyncio.BufferedProtocol):
             raise UsageError(f"id {request_id!r}: a number that no other request has is expected")
         core = self._core
         core.ticket += 1
-        outer = self._outer(message)
-        request = request_from(
+        request = self._request(message, core.ticket)
+        self.tickets[request_id] = request.ticket
+        core.asked[request.ticket] = (self, request_id, request.arrived_s)
+        core.step(ev.Asked(core.now(), request))
+
+    def _request(self, message: dict[str, Any], ticket: int) -> Request:
+        core = self._core
+        outer, within = self._outer(message), message.get("within")
+        return request_from(
             message,
-            ticket=core.ticket,
+            ticket=ticket,
             owner=self.owner(),
             session=self._session,
             now=core.now(),
@@ -235,10 +244,8 @@ class Connection(asyncio.BufferedProtocol):
             policy=core.policy,
             outer=outer,
             ancestors=procs.ancestors(self.pid) if outer else (),
+            within=self.nested.get(within) if type(within) is int else None,
         )
-        self.tickets[request_id] = request.ticket
-        core.asked[request.ticket] = (self, request_id, request.arrived_s)
-        core.step(ev.Asked(core.now(), request))
 
     def _outer(self, message: dict[str, Any]) -> str | None:
         """Return the lease that the client is inside of; it is not enough to say so."""
@@ -356,6 +363,18 @@ class Connection(asyncio.BufferedProtocol):
         shown = parts[page] if page < len(parts) else []
         more = page + 1 < len(parts)
         self.reply({"op": "profiles", "id": message.get("id"), "profiles": shown, "more": more})
+
+    def _foresee(self, message: dict[str, Any]) -> None:
+        wishes = message.get("wishes")
+        if not isinstance(wishes, list) or not all(isinstance(wish, dict) for wish in wishes):
+            raise UsageError("wishes: a list of requests is expected")
+        # No ticket of a request is negative: these are none.
+        requests = [self._request(wish, -n) for n, wish in enumerate(wishes, 1)]
+        self._core.sampler.when_fresh(lambda: self._tell_foreseen(message, requests))
+
+    def _tell_foreseen(self, message: dict[str, Any], requests: list[Request]) -> None:
+        at_once = answered_at_once(self._core.machine, requests)
+        self.reply({"op": "foreseen", "id": message.get("id"), "at_once": at_once})
 
     def _stop(self, message: dict[str, Any]) -> None:
         if self.uid not in (self._core.uid, 0):

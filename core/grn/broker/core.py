@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from grn import mps, procs
 from grn.broker.keeper import ProfileKeeper
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
     from grn.broker.connection import Connection
     from grn.broker.journal import Journal
+    from grn.broker.lookout import Lookout
     from grn.broker.store import ProfileStore
-    from grn.devices.base import Backend, DrivenBackend
+    from grn.devices.base import Backend
     from grn.rules.machine import Machine
     from grn.rules.messages import GrantWriter
     from grn.rules.model import Device, End, Lease, Owner, Policy
@@ -87,6 +88,8 @@ class BrokerCore:
         self.connections: set[Connection] = set()
         self.unflushed: dict[Connection, None] = {}
         self.warnings: list[str] = []
+        self.lookout: Lookout | None = None
+        """Where devices may appear while we run."""
         self._journal = journal
         self._managed: dict[str, object] = {"ev": "devices", "spec": backend.spec, "mask": mask}
         self._keeper = ProfileKeeper(
@@ -108,9 +111,19 @@ class BrokerCore:
         self.turn = Turn(loop, self.settle)
         self.watcher = Watcher(loop)
         self.mps = MpsWatch(self, mps.pipe_folder(os.environ))
-        driver = cast("DrivenBackend", backend) if hasattr(backend, "ask") else None
-        self._driven = driver is not None
-        self.sampler = Sampler(self, driver=driver, fast_s=fast_s, slow_s=slow_s)
+        self.sampler = Sampler(self, backend, fast_s=fast_s, slow_s=slow_s)
+
+    def gain(self, backend: Backend, devices: tuple[Device, ...], writer: GrantWriter) -> None:
+        """Manage devices that were found since the start, beside those that are managed."""
+        self.step(ev.Found(self.now(), devices, backend.note))
+        self.backend = backend
+        self.devices = tuple(book.device for book in self.machine.ledger.books)
+        self._writer = writer
+        self._managed["spec"] = backend.spec
+        self._keeper.models = sorted({device.model for device in self.devices})
+        self.sampler.drive(backend)
+        self.compact()
+        self.sampler.look()
 
     # -- time and steps -------------------------------------------------------------------------
 
@@ -121,7 +134,8 @@ class BrokerCore:
 
     def step(self, event: ev.Event) -> None:
         """Take one event in; its effects are carried out at the end of the batch."""
-        self._effects += self.machine.step(event)
+        held = None if self.devices or self.lookout is None else self.lookout.intercept(event)
+        self._effects += self.machine.step(event) if held is None else held
         if self._debug:
             self.machine.check_invariants()
 
@@ -188,7 +202,7 @@ class BrokerCore:
                 lease,
                 nested=effect.nested,
                 waited_s=waited,
-                by_uuid=(self._driven and self.machine.ledger.lost)
+                by_uuid=(self.sampler.driven and self.machine.ledger.lost)
                 or (bool(lease.mps) and self.mps.masked),
             )
         )
@@ -439,9 +453,7 @@ class BrokerCore:
 
     def _mind_idleness(self) -> None:
         machine = self.machine
-        busy = machine.leases or len(machine.line) or self.connections
-        # What was found wrong with a device is known to this broker only.
-        idle = not busy and all(health.usable for health in machine.health.values())
+        idle = not (machine.leases or len(machine.line) or self.connections)
         if not idle or not self.on_demand:
             if self._idle_timer is not None:
                 self._idle_timer.cancel()
@@ -467,6 +479,8 @@ class BrokerCore:
 
     def close(self) -> None:
         """Keep what was learnt, and let go of files."""
+        if self.lookout is not None:
+            self.lookout.close()
         self.turn.close()
         self._keeper.keep()
         self.compact()

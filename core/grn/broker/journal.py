@@ -30,16 +30,14 @@ from grn.errors import JournalError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["COMPACT_ABOVE_BYTES", "MAX_RECORD_BYTES", "Journal", "boot_id"]
+__all__ = ["MAX_RECORD_BYTES", "Journal", "boot_id"]
 
-COMPACT_ABOVE_BYTES = 1 << 20
 MAX_RECORD_BYTES = 1 << 20
 _FORMAT = 1
 _FORMAT_KEY = "grn_journal"
 _HEAD = struct.Struct(">II")
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _PRIVATE = 0o600
-_PROBE_BYTES = 4096
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 # Commands and labels may hold bytes that are not UTF-8; they travel as lone surrogates.
@@ -50,7 +48,6 @@ class Journal:
     """An open journal. One process writes it: the one that holds the instance lock.
 
     Attributes:
-        healthy: whether the last write succeeded. While it did not, grant nothing new.
         ours: whether its path is ours to write to. While it is not (another broker holds the lock
             there), records go on into the file that is open, and `compact` leaves the path alone.
         size: bytes of readable records.
@@ -60,7 +57,6 @@ class Journal:
         self, path: str, fd: int, boot: str, *, write: Callable[[int, bytes], int] = os.write
     ) -> None:
         self.path = path
-        self.healthy = True
         self.ours = True
         self.size = 0
         self._boot = boot
@@ -68,7 +64,6 @@ class Journal:
         self._fd = fd
         self._write = write
         self._torn = False
-        self._compacted_size = 0
 
     @classmethod
     def open(
@@ -81,7 +76,7 @@ class Journal:
         """Open or make the journal; return it, its records, and what was dropped, if anything.
 
         Damage never raises. When the disk refuses to be written, the records are returned all the
-        same and `healthy` is False.
+        same, and the next `append` will say so.
 
         Raises:
             JournalError: the file cannot be opened or read, or a newer GRN wrote it.
@@ -94,11 +89,6 @@ class Journal:
             journal.close()
             raise
         return journal, records, report
-
-    @property
-    def wants_compaction(self) -> bool:
-        """Whether it has grown beyond 1 MiB and to twice what the last snapshot needed."""
-        return self.size > max(COMPACT_ABOVE_BYTES, 2 * self._compacted_size)
 
     @property
     def in_place(self) -> bool:
@@ -116,18 +106,6 @@ class Journal:
             JournalError: they are not in it. Later appends may succeed.
         """
         self._put(b"".join([_encode(record) for record in records]))
-
-    def retry(self) -> bool:
-        """After a failure, find out whether the disk can be written again; update `healthy`."""
-        good = self.size
-        try:
-            self._put(bytes(_PROBE_BYTES))  # no record: a crash right now would only leave a tail
-            self.size = good
-            self._torn = True
-            self._cut_torn_tail()
-        except JournalError:
-            return False
-        return True
 
     def compact(self, snapshot: Sequence[Mapping[str, Any]]) -> None:
         """Replace the journal by these records; a crash leaves the old or the new one, whole.
@@ -150,9 +128,8 @@ class Journal:
             ) from error
         os.close(self._fd)
         self._fd = fd
-        self.size = self._compacted_size = len(content)
+        self.size = len(content)
         self._torn = False
-        self.healthy = True
 
     def close(self) -> None:
         """Close the file; it stays."""
@@ -187,7 +164,6 @@ class Journal:
         if written != len(data):
             raise self._after_failure(None)
         self.size += written
-        self.healthy = True
 
     def _after_failure(self, error: OSError | None) -> JournalError:
         # Whatever part was written must go, or everything after it could never be read.
@@ -206,7 +182,6 @@ class Journal:
         self._torn = False
 
     def _failed(self, what: str, error: OSError | None) -> JournalError:
-        self.healthy = False
         why = "the disk took only a part (full?)" if error is None else error.strerror or error
         return JournalError(
             f"cannot {what} the journal {self.path}: {why}; nothing new is granted until it can "
@@ -250,7 +225,7 @@ class Journal:
             if not self.size:
                 self._put(b"")
         except JournalError:
-            return  # `healthy` says so; what was read is still worth having
+            return  # the first append will say so; what was read is still worth having
 
 
 def boot_id() -> str:

@@ -55,7 +55,7 @@ class ProfileKeeper:
         self._book = book
         self._store = store
         self._max_types = max_types
-        self._models = models
+        self.models = models
         self._failed = failed
         self._unkept: dict[tuple[str, str], Profile] = {}
         self._kept_since_prune = _PRUNE_EVERY
@@ -107,7 +107,7 @@ class ProfileKeeper:
             mib = number(message, "memory_mib")
             if job_type is None or not mib:
                 raise UsageError("set needs a type and a size")
-            for name in [model] if model else self._models:
+            for name in [model] if model else self.models:
                 self._book.of(job_type, name).set_mib = mib
                 self.learnt(job_type, name)
         elif action == "forget":

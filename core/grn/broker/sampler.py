@@ -12,7 +12,7 @@ that answer, and the loop goes on.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from grn import procs
 from grn.broker.whose import Whose
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from grn.broker.core import BrokerCore
-    from grn.devices.base import DeviceReading, DrivenBackend
+    from grn.devices.base import Backend, DeviceReading, DrivenBackend
     from grn.rules.model import Lease
 
 __all__ = ["Sampler"]
@@ -47,20 +47,29 @@ log = logging.getLogger("grn.broker")
 class Sampler:
     """Turns readings of the backend into `Sampled` events."""
 
-    def __init__(
-        self, core: BrokerCore, *, driver: DrivenBackend | None, fast_s: float, slow_s: float
-    ) -> None:
+    def __init__(self, core: BrokerCore, backend: Backend, *, fast_s: float, slow_s: float) -> None:
         self._core = core
         self._fast_s = fast_s
         self._slow_s = slow_s
         self._timer: asyncio.TimerHandle | None = None
         self._checked_s = 0.0
-        self._driver = driver
+        self._driver: DrivenBackend | None = None
         self._asking = False
         self._after_next: list[Callable[[], None]] = []
         self._fresh_until_s = 0.0
         self._health_s = -_HEALTH_EVERY_S
         self._whose = Whose(procs.ProcessTable())
+        self.drive(backend)
+
+    def drive(self, backend: Backend) -> None:
+        """Look at the devices of this backend from now on."""
+        self._driver = cast("DrivenBackend", backend) if hasattr(backend, "ask") else None
+        self._fresh_until_s = 0.0
+
+    @property
+    def driven(self) -> bool:
+        """Whether a driver is asked, which may number devices anew."""
+        return self._driver is not None
 
     # -- when to look ---------------------------------------------------------------------------
 

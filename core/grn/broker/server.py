@@ -25,21 +25,19 @@ from grn.broker.core import BrokerCore
 from grn.broker.guard import Guard
 from grn.broker.journal import Journal
 from grn.broker.lock import InstanceLock, bind_socket, refuse_if_served, unlink_own
+from grn.broker.lookout import Lookout, grant_writer, rule_devices
 from grn.broker.store import ProfileStore
 from grn.clashes import clashing_package
 from grn.devices import canonical_spec, open_backend
-from grn.devices.booked import rule_device
 from grn.errors import GrnError
 from grn.rules.crowding import crowding
 from grn.rules.estimate import Margin
 from grn.rules.machine import Machine
-from grn.rules.messages import GrantWriter
 from grn.rules.model import Policy
 from grn.rules.profiles import ProfileBook
 
 if TYPE_CHECKING:
     from grn.devices.base import Backend
-    from grn.rules.model import Device
     from grn.settings import Settings
 
 __all__ = ["main"]
@@ -85,6 +83,7 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
         spec, mask = _inherited_devices(records) or (spec, mask)
     backend = open_backend(spec, mask=mask, state_dir=os.path.dirname(path))
     core = _assemble(settings, backend, mask, journal, on_demand=on_demand)
+    core.lookout = Lookout(core, settings, spec=spec, mask=mask)
     core.machine.restore(records, core.now())
     crowded = crowding(
         settings.jobs_at_once, settings.machine_cpus or hostcpu.usable_cpus(reserve=0)
@@ -98,7 +97,7 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
         core, path, mode=_mode(path), lock=lock, acceptor=acceptor, journal=journal,
         write_journal=core.compact,
     )  # fmt: skip
-    _handle_signals(core, on_demand=on_demand)
+    _handle_signals(core, core.lookout)
     log.info(
         "ready pid=%d socket=%s devices=%s managed=%d leases=%d",
         core.pid, path, backend.spec, len(core.devices), len(core.machine.leases),
@@ -111,7 +110,7 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     guard.close()
     unlink_own(path, acceptor.listener)
     _close(core, acceptor)
-    backend.close()
+    core.backend.close()
     lock.release()
     return 0
 
@@ -135,7 +134,7 @@ def _inherited_devices(records: list[dict[str, Any]]) -> tuple[str, str | None] 
 def _assemble(
     settings: Settings, backend: Backend, mask: str | None, journal: Journal, *, on_demand: bool
 ) -> BrokerCore:
-    devices = tuple(_rule_devices(settings, backend))
+    devices = rule_devices(settings, backend)
     store = ProfileStore(os.path.join(settings.state_dir, "profiles.sqlite"))
     in_memory = min(settings.max_types, _TYPES_IN_MEMORY)
     profiles = ProfileBook(Margin(*settings.margin_rule), limit=in_memory)
@@ -161,12 +160,7 @@ def _assemble(
         journal=journal,
         store=store,
         max_types=settings.max_types,
-        writer=GrantWriter.for_mask(
-            devices,
-            mask=mask,
-            style=_mask_style(settings, backend),
-            extra=backend.job_env(),
-        ),
+        writer=grant_writer(settings, backend, devices, mask),
         policy=Policy(settings.policy),
         release=__version__,
         on_demand=on_demand,
@@ -177,23 +171,11 @@ def _assemble(
     )
 
 
-def _mask_style(settings: Settings, backend: Backend) -> str:
-    """Numbers that would name other devices than ours are never handed out."""
-    return "uuid" if backend.numbers_differ else settings.mask_style or "auto"
-
-
 def _warn(core: BrokerCore, *warnings: str | None) -> None:
     for warning in warnings:
         if warning:
             core.warnings.append(warning)
             log.warning("%s", warning)
-
-
-def _rule_devices(settings: Settings, backend: Backend) -> list[Device]:
-    return [
-        rule_device(info, backend.headroom_default, settings.headroom_rule)
-        for info in backend.devices
-    ]
 
 
 def _close(core: BrokerCore, acceptor: Acceptor) -> None:
@@ -204,21 +186,36 @@ def _close(core: BrokerCore, acceptor: Acceptor) -> None:
         connection.close()
 
 
-def _handle_signals(core: BrokerCore, *, on_demand: bool) -> None:
-    """TERM, INT: leave in order, the second time at once. USR1: the state into the log."""
+def _handle_signals(core: BrokerCore, lookout: Lookout) -> None:
+    """TERM, INT: leave in order, the second time at once. USR1: the state into the log.
+
+    HUP: look at the devices again; but leave if it came since our terminal was closed.
+    """
+    may_hang_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
 
     def leave(number: signal.Signals) -> None:
         core.loop.remove_signal_handler(number)  # the next one ends us as usual
         core.stop(number.name)
 
-    leaving = [signal.SIGTERM, signal.SIGINT]
-    if on_demand:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        leaving.append(signal.SIGHUP)
-    for number in leaving:
+    def hung_up() -> None:
+        if may_hang_up and not _has_terminal():
+            leave(signal.SIGHUP)
+        else:
+            lookout.look()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
         core.loop.add_signal_handler(number, leave, number)
+    core.loop.add_signal_handler(signal.SIGHUP, hung_up)
     core.loop.add_signal_handler(signal.SIGUSR1, lambda: log.info("state %r", core.status()))
+
+
+def _has_terminal() -> bool:
+    """Whether this process has a controlling terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
 
 
 def _raise_file_limit() -> None:

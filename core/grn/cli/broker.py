@@ -1,17 +1,19 @@
-"""`grn broker`: run the broker in the foreground; `grn broker stop` ends the one that runs.
+"""`grn broker`: run it in the foreground; `stop` ends the one that runs, `reload` has it look again.
 
 Promises: every setting is an option, read from the settings' own table; `stop` returns when the
-broker has left, and jobs that hold leases go on.
+broker has left, and jobs that hold leases go on; `reload` signals nothing but a broker.
 Must not: import the server before the command line was found right.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 
 from grn.client import Client
-from grn.errors import BrokerSilent, BrokerUnavailable
+from grn.errors import BrokerSilent, BrokerUnavailable, LeaseError
 from grn.settings import known_flags, load
 
 TYPE_CHECKING = False
@@ -29,6 +31,8 @@ def main(argv: Sequence[str]) -> int:
     settings = load(vars(args))
     if args.action == "stop":
         return _stop(settings)
+    if args.action == "reload":
+        return _reload(settings)
     from grn.broker.server import main as serve  # noqa: PLC0415 - asyncio and all that
 
     return serve(settings, on_demand=args.on_demand, ready_fd=args.ready_fd)
@@ -45,9 +49,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "action",
         nargs="?",
-        choices=("run", "stop"),
+        choices=("run", "stop", "reload"),
         default="run",
-        help="run (the default), or stop the broker that runs; its jobs go on",
+        help="run (the default); stop the broker that runs, its jobs go on; or reload: have it look"
+        " for devices that are new, and let in again those that errors keep out (as SIGHUP does)",
     )
     for flag, metavar, text in known_flags():
         parser.add_argument(flag, metavar=metavar, help=text.replace("%", "%%"))
@@ -66,3 +71,26 @@ def _stop(settings: Settings) -> int:
             raise
         sys.stderr.write("grn broker: none runs, so there is nothing to stop\n")
     return 0
+
+
+def _reload(settings: Settings) -> int:
+    with Client(settings) as client:
+        pid: int = client.broker["pid"]
+        by_hand = f"have its user run `kill -HUP {pid}` where it runs"
+        if not _is_broker(pid):
+            raise BrokerUnavailable(f"the broker, pid {pid}, cannot be seen from here: {by_hand}")
+        try:
+            os.kill(pid, signal.SIGHUP)
+        except PermissionError:
+            raise LeaseError(f"the broker, pid {pid}, is another user's: {by_hand}") from None
+    print(f"the broker (pid {pid}) looks at its devices again; `grn devices` shows them")
+    return 0
+
+
+def _is_broker(pid: int) -> bool:
+    """Whether this is a broker: in a container the number may be another process's."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"broker" in file.read().split(b"\0")
+    except OSError:
+        return False

@@ -16,9 +16,8 @@ import tempfile
 import time
 
 from grn.errors import BrokerUnavailable, GrnError, PathError
-from grn.selftest import report
+from grn.selftest import report, suite
 from grn.selftest.ground import open_ground
-from grn.selftest.suite import BUDGET_S, NAMES, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_ANSWER_WITHIN_S, _LAST_ANSWER_WITHIN_S = 30.0, 2.0
 _STATUS = {"ok": 0, "failed": 1, "not run": GrnError.exit_status}
 
 
@@ -81,14 +81,17 @@ class _Text:
 
 
 def _checked(ground: Ground, text: _Text, options: argparse.Namespace, begun_s: float) -> int:
-    status = ground.client.status()
+    status = ground.status(_ANSWER_WITHIN_S)
     devices = status["devices"]
     if not devices:
         raise BrokerUnavailable(_nothing_found(ground, status["warnings"]))
     for line in report.heading(ground, devices):
         text.add(line)
-    results, facts = run(ground, options.only, begins=text.begins, ended=text.ended)
-    warnings = ground.client.status()["warnings"]
+    until_s = begun_s + suite.BUDGET_S
+    results, facts = suite.run(
+        ground, options.only, until_s=until_s, begins=text.begins, ended=text.ended
+    )
+    warnings = _warnings(ground)
     for line in report.details(facts, warnings):
         text.add(line)
     took_s = time.monotonic() - begun_s
@@ -99,6 +102,14 @@ def _checked(ground: Ground, text: _Text, options: argparse.Namespace, begun_s: 
     if options.report is not None:
         _write(options.report, text.whole)
     return _STATUS[report.verdict(results)]
+
+
+def _warnings(ground: Ground) -> list[str]:
+    try:
+        warnings: list[str] = ground.status(_LAST_ANSWER_WITHIN_S)["warnings"]
+    except BrokerUnavailable as error:
+        return [error.message]
+    return warnings
 
 
 def _nothing_found(ground: Ground, warnings: Sequence[str]) -> str:
@@ -118,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="grn selftest",
         description="Check on this machine's devices that GRN does what it promises, in at most"
-        f" {BUDGET_S / 60:g} minutes. It takes up to 3 GiB of a device and runs through a broker of"
+        f" {suite.BUDGET_S / 60:g} minutes. It takes up to 3 GiB of a device and runs through a broker of"
         " its own, which has the devices meanwhile; where a broker runs that has them already,"
         " through that one, with job types that are forgotten at the end.",
         epilog="status: 0 all that could be checked is well, 1 a check failed, 2 usage,"
@@ -132,10 +143,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only",
         metavar="CHECK",
-        choices=NAMES,
+        choices=suite.NAMES,
         action="append",
         default=[],
-        help=f"make this check alone (repeatable): {', '.join(NAMES)}",
+        help=f"make this check alone (repeatable): {', '.join(suite.NAMES)}",
     )
     parser.add_argument("--json", action="store_true", help="a JSON object on stdout (schema 1)")
     parser.add_argument("--report", metavar="FILE", help="write the text to a file as well")

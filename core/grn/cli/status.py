@@ -1,7 +1,8 @@
 """`grn status`: what the broker's books say, for people and, with `--json`, for programs.
 
 Promises: never starts a broker; the JSON is the broker's own object; everything in it that needs
-somebody's attention (waiters' reasons, left-over processes, warnings) is in the text as well.
+somebody's attention (waiters' reasons, left-over processes, warnings) is in the text as well. Names of
+jobs are shortened to a line; the JSON has them whole.
 Must not: read devices or processes itself, or decide anything.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from grn.cli.table import Table, format_seconds, print_tables
+from grn.cli.table import Table, format_seconds, print_tables, shortened
 from grn.client import Client
 from grn.rules.units import format_mib
 from grn.settings import load
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = ["main"]
+
+_NAME_IN_A_SENTENCE = 40
+_LEAST_OF_A_TYPE = 24
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,8 +61,14 @@ def tables(status: Mapping[str, Any]) -> list[Table]:
             "leases",
             ("lease", "state", "on", ">booked", ">measured", ">peak", ">pid", "job"),
             [_lease_row(lease, index) for lease in status["leases"]],
+            shorten=_fitted,
         ),
-        Table("waiting", (">since", "job and reason"), [_waiter_row(w) for w in status["waiters"]]),
+        Table(
+            "waiting",
+            (">since", "job and reason"),
+            [_waiter_row(waiter) for waiter in status["waiters"]],
+            shorten=_fitted,
+        ),
     ]
 
 
@@ -79,7 +89,8 @@ def notes(status: Mapping[str, Any]) -> list[str]:
             found.append(f"lease {lease['id']}: {extras}")
         if lease["left_over"]:
             pids = ", ".join(map(str, lease["left_over"]))
-            found.append(f"left over by lease {lease['id']} ({_job(lease)}): process {pids}")
+            name = _fitted(_job(lease), _NAME_IN_A_SENTENCE)
+            found.append(f"left over by lease {lease['id']} ({name}): process {pids}")
     return found + [f"warning: {text}" for text in status["warnings"]]
 
 
@@ -126,9 +137,26 @@ def _waiter_row(waiter: Mapping[str, Any]) -> list[str]:
 
 
 def _job(entry: Mapping[str, Any]) -> str:
-    """Name a job by its label and its type; a label that is the type cut short says nothing more."""
-    label, kind = entry["label"], str(entry["type"])
-    return kind if kind.startswith(label.removesuffix("..")) else f"{label} ({kind})"
+    """Name a job by its label and its type; a label that is the type cut short says nothing more.
+
+    Of the program that a type begins with, people know the name; the JSON has its folder as well.
+    """
+    label, kind = str(entry["label"]), _without_folder(str(entry["type"]))
+    begins_as = _without_folder(label).removesuffix("..")
+    return kind if kind.startswith(begins_as) else f"{label} ({kind})"
+
+
+def _fitted(name: str, room: int) -> str:
+    """Make a job's name fit: its label goes before its type, of which a few letters tell nothing."""
+    label, there, _ = name.partition(" (")
+    if there and len(name) > room and room - len(label) < _LEAST_OF_A_TYPE:
+        return shortened(label, room)
+    return shortened(name, room)
+
+
+def _without_folder(command: str) -> str:
+    program, blank, rest = command.partition(" ")
+    return f"{program.rpartition('/')[2]}{blank}{rest}"
 
 
 def _size(mib: int | None) -> str:

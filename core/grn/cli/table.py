@@ -1,8 +1,8 @@
 """Tables on standard output: with lines and colour on a terminal, plain and aligned elsewhere.
 
-Promises: at most `width()` columns wherever the words allow it, and nothing is cut off. The last
-column, which holds names, gives way first: it is wrapped, then moves to lines of its own below each
-row. Where the other columns do not fit either, each row becomes a paragraph of "name value" pairs. No
+Promises: at most `width()` columns wherever the words allow it, and nothing is cut off but what a table
+says may be: names of jobs, which are shortened to one line. The last column gives way first: it is wrapped, or shortened, then moves to lines of its own below each row. Where the other
+columns do not fit either, each row becomes a paragraph of "name value" pairs. No
 control character of a job's name or command reaches the terminal; no escape sequence without a
 terminal, no colour under `NO_COLOR`.
 Must not: know what the cells mean.
@@ -19,14 +19,16 @@ from dataclasses import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-__all__ = ["Table", "clean", "format_seconds", "print_tables", "width"]
+__all__ = ["Table", "clean", "format_seconds", "print_tables", "shortened", "width"]
 
+ELLIPSIS = "..."
 GAP = "  "
 RICH_GAP = 2  # columns between two of a table that has lines
 BELOW = "    "  # before what moved below its row
 LEAST_LAST_COLUMN = 24  # narrower than this, wrapping makes a column of syllables
+LEAST_NAME = 20  # of a name that is shortened
 
 
 @dataclass(slots=True)
@@ -34,11 +36,14 @@ class Table:
     """A title, the columns' names, and rows of as many cells.
 
     A name that starts with '>' aligns right. Where all names are empty, no heading is shown.
+    `shorten` makes the first line of a cell in the last column fit into so many characters; without
+    it, that is wrapped like the rest.
     """
 
     title: str
     columns: Sequence[str]
     rows: list[Sequence[str]] = field(default_factory=list)
+    shorten: Callable[[str, int], str] | None = None
 
 
 def width() -> int:
@@ -51,6 +56,15 @@ def clean(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def shortened(text: str, room: int) -> str:
+    """Cut a text in its middle, so that it fits; more is kept of its beginning than of its end."""
+    if len(text) <= room:
+        return text
+    end = (room - len(ELLIPSIS)) // 3
+    begin = room - len(ELLIPSIS) - end
+    return text[:begin] + ELLIPSIS + text[len(text) - end :]
 
 
 def format_seconds(seconds: float) -> str:
@@ -89,11 +103,23 @@ def _lines(table: Table) -> Iterable[str]:
     rows = [_cells(row) for row in table.rows]
     sizes = _sizes(table, rows)
     used = sum(sizes[:-1]) + len(GAP) * (len(sizes) - 1)
-    if used + min(LEAST_LAST_COLUMN, sizes[-1]) <= width():
+    if used + min(_least(table), sizes[-1]) <= width():
         return _beside(table, rows, sizes, used)
     if used - len(GAP) <= width():
         return _below(table, rows, sizes)
     return _paragraphs(table, rows)
+
+
+def _least(table: Table) -> int:
+    return LEAST_LAST_COLUMN if table.shorten is None else LEAST_NAME
+
+
+def _last(table: Table, cell: str, room: int) -> list[str]:
+    """Return the lines of a cell in the last column."""
+    if table.shorten is None:
+        return _wrapped(cell, room)
+    name, newline, rest = cell.partition("\n")
+    return [table.shorten(name, room), *(_wrapped(rest, room) if newline else ())]
 
 
 def _headed(table: Table, rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
@@ -124,16 +150,18 @@ def _beside(
     """One line for each row, the last column wrapped in what is left of it."""
     last = sizes[-1] if table.columns[-1].startswith(">") else 0
     for row in _headed(table, rows):
-        first, *more = _wrapped(row[-1], width() - used)
+        first, *more = _last(table, row[-1], width() - used)
         yield GAP.join([*_aligned(table, row, sizes), first.rjust(last)]).rstrip()
         yield from (" " * used + line for line in more)
 
 
 def _below(table: Table, rows: Sequence[Sequence[str]], sizes: Sequence[int]) -> Iterator[str]:
-    """One line for each row, and the last column on the lines below it."""
-    for row in _headed(table, rows):
+    """One line for each row, and the last column, which needs no heading, on the lines below it."""
+    headings = len(_headed(table, rows)) - len(rows)
+    for number, row in enumerate(_headed(table, rows)):
         yield GAP.join(_aligned(table, row, sizes)).rstrip()
-        yield from (BELOW + line for line in _wrapped(row[-1], width() - len(BELOW)))
+        if number >= headings:
+            yield from (BELOW + line for line in _last(table, row[-1], width() - len(BELOW)))
 
 
 def _paragraphs(table: Table, rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -144,7 +172,8 @@ def _paragraphs(table: Table, rows: Sequence[Sequence[str]]) -> Iterator[str]:
             f"{name} {cell}".strip() for name, cell in zip(_names(table), row[:-1], strict=False)
         )
         yield from _wrapped(about, width())
-        yield from (BELOW + line for line in [*_filled(others, room), *_wrapped(row[-1], room)])
+        last = _last(table, row[-1], room)
+        yield from (BELOW + line for line in [*_filled(others, room), *last])
 
 
 def _filled(pairs: Sequence[str], room: int) -> Iterator[str]:
@@ -181,7 +210,8 @@ def _print_rich(tables: Sequence[Table]) -> None:
             console.print(Text(line, style="bold"))
         rows = [_cells(row) for row in table.rows]
         *fixed, last = _sizes(table, rows)
-        if sum(fixed) + len(fixed) * RICH_GAP + min(LEAST_LAST_COLUMN, last) > console.width:
+        room = console.width - sum(fixed) - len(fixed) * RICH_GAP
+        if min(_least(table), last) > room:
             console.print(Text("\n".join(_lines(table))), soft_wrap=True)  # rich would crop numbers
             continue
         shown = RichTable(
@@ -199,5 +229,6 @@ def _print_rich(tables: Sequence[Table]) -> None:
                 no_wrap=name is not table.columns[-1],
             )
         for row in rows:
-            shown.add_row(*map(Text, row))  # Text: a job's name is not markup
+            cells = [*row[:-1], "\n".join(_last(table, row[-1], room))]
+            shown.add_row(*map(Text, cells))  # Text: a job's name is not markup
         console.print(shown)

@@ -10,16 +10,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["line_of_key", "line_of_table", "lines_of_entries"]
+__all__ = ["line_of_key", "line_of_table", "lines_of_entries", "place_of"]
 
 
-def line_of_key(text: str, key: str) -> int | None:
-    """Return the line of a key that stands before all tables."""
-    found = []
+def line_of_key(text: str, key: str, table: str = "") -> int | None:
+    """Return the line of a key in `[table]`; without one, of a key that stands before all tables."""
+    found, inside = [], not table
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("["):
-            break
-        if _bare(line.partition("=")[0]) == key and "=" in line:
+            inside = bool(table) and _header(line) == f"[{table}]"
+        elif inside and "=" in line and _bare(line.partition("=")[0]) == key:
             found.append(number)
     return found[0] if len(found) == 1 else None
 
@@ -40,6 +40,14 @@ def lines_of_entries(text: str, name: str, count: int) -> Sequence[int | None]:
         number for number, line in enumerate(text.splitlines(), 1) if _header(line) == f"[[{name}]]"
     ]
     return found if len(found) == count else [None] * count
+
+
+def place_of(path: str, text: str, name: str) -> str:
+    """Write a file with the line of one of its names, a key or a table, if that is certain."""
+    table, _, key = name.rpartition(".")
+    line = line_of_key(text, key, table) or line_of_table(text, name)
+    line = line or lines_of_entries(text, name, 1)[0]
+    return f"{path}:{line}" if line else path
 
 
 def _header(line: str) -> str:

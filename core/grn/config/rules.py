@@ -6,38 +6,17 @@ user's. So reading from the top tells what happens, and a special rule stands be
 
 from __future__ import annotations
 
-import os
-
-from grn.config import tables
 from grn.errors import UsageError
 from grn.rules.commands import first_match, names
-from grn.rules.flavors import merged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
     from grn.config.tables import Configured
     from grn.rules.flavors import Layer, Rule
 
-__all__ = ["first_rule", "for_command", "layers_of"]
-
-
-def for_command(
-    words: Sequence[str], start_dir: str | None = None, environ: Mapping[str, str] = os.environ
-) -> dict[str, Any]:
-    """Return what the rule for this command gives, in the words of a request; {} without a rule.
-
-    Its flavor, if it names one, is merged in. Beside what `flavors.resolve` can return there may be `type`
-    and `ignore_args` (a list).
-
-    Raises:
-        UsageError: a file is wrong, or the rule names a flavor that there is not.
-    """
-    configured = tables.load(start_dir, environ)
-    matched = first_rule(configured, [words])
-    return merged(layers_of(configured, matched[0])) if matched else {}
+__all__ = ["first_rule", "layers_of"]
 
 
 def first_rule(

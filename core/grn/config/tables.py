@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 
 from grn.config import files
-from grn.config.lines import line_of_table, lines_of_entries
+from grn.config.lines import line_of_table, lines_of_entries, place_of
 from grn.errors import UsageError
 from grn.rules.flavors import flavor_from, rule_from
 
@@ -26,12 +26,22 @@ if TYPE_CHECKING:
 __all__ = ["Configured", "load"]
 
 _FLAVORS, _RULES = "flavors", "job"
+_ADAPTERS = ("doit",)
+"""Adapters with rules of their own in a project's file, `[[NAME]]`. What is in them, they know."""
 
 
 class Configured:
     """Flavors and rules in force, with the files that they are from."""
 
-    __slots__ = ("flavors", "overridden", "passed_over", "project_path", "rules", "user_path")
+    __slots__ = (
+        "adapters",
+        "flavors",
+        "overridden",
+        "passed_over",
+        "project_path",
+        "rules",
+        "user_path",
+    )
 
     def __init__(self, user_path: str, found: files.Found) -> None:
         self.user_path = user_path
@@ -41,6 +51,8 @@ class Configured:
         self.overridden: list[Flavor] = []
         """The user's flavors that the project has replaced."""
         self.rules: list[Rule] = []
+        self.adapters: dict[str, list[tuple[str, Any]]] = {name: [] for name in _ADAPTERS}
+        """Each adapter's rules, in their order: where a rule stands, and what is written there."""
 
     def flavor(self, name: str) -> Flavor:
         """Return the flavor of this name.
@@ -73,7 +85,9 @@ def load(start: str | None = None, environ: Mapping[str, str] = os.environ) -> C
     """
     configured = Configured(files.user_path(environ), files.find_project(start, environ))
     if configured.project_path is not None:
-        _take(configured, *_project(configured.project_path, configured.user_path))
+        project = _project(configured.project_path, configured.user_path)
+        _take(configured, *project)
+        _take_adapters(configured, *project)
     _take(configured, *files.read_user(environ), "")
     return configured
 
@@ -86,8 +100,9 @@ def _project(path: str, user_path: str) -> tuple[str, dict[str, Any], str, str]:
         prefix, tables = "tool.grn.", tables["tool"]["grn"]
         if not isinstance(tables, dict):
             raise UsageError(f"{path}: tool.grn must be a table")
-    for key in tables.keys() - {_FLAVORS, _RULES}:
-        raise UsageError(f"{path}: {_not_for_a_project(prefix + key, user_path)}")
+    for key in tables.keys() - {_FLAVORS, _RULES, *_ADAPTERS}:
+        place = place_of(path, text, prefix + key)
+        raise UsageError(f"{place}: {_not_for_a_project(prefix + key, user_path)}")
     return path, tables, text, prefix
 
 
@@ -115,10 +130,25 @@ def _take(
         flavor = flavor_from(name, table, path=path, line=line, title=f"[{title}]")
         if configured.flavors.setdefault(name, flavor) is not flavor:
             configured.overridden.append(flavor)
-    rules = tables.get(_RULES, [])
-    if not isinstance(rules, list):
-        raise UsageError(f"{path}: rules are written with two brackets: [[{prefix}{_RULES}]]")
-    lines = lines_of_entries(text, prefix + _RULES, len(rules))
-    for number, (table, line) in enumerate(zip(rules, lines, strict=True), 1):
-        title = f"[[{prefix}{_RULES}]]"
+    title = f"[[{prefix}{_RULES}]]"
+    for number, (table, line) in enumerate(_entries(path, tables, text, prefix, _RULES), 1):
         configured.rules.append(rule_from(number, table, path=path, line=line, title=title))
+
+
+def _take_adapters(
+    configured: Configured, path: str, tables: Mapping[str, Any], text: str, prefix: str
+) -> None:
+    for name, rules in configured.adapters.items():
+        for number, (table, line) in enumerate(_entries(path, tables, text, prefix, name), 1):
+            place = f"{path}:{line}" if line else path
+            rules.append((f"{place}, [[{prefix}{name}]] number {number}", table))
+
+
+def _entries(
+    path: str, tables: Mapping[str, Any], text: str, prefix: str, name: str
+) -> list[tuple[Any, int | None]]:
+    """Return what `[[name]]` has, each with its line."""
+    rules = tables.get(name, [])
+    if not isinstance(rules, list):
+        raise UsageError(f"{path}: rules are written with two brackets: [[{prefix}{name}]]")
+    return list(zip(rules, lines_of_entries(text, prefix + name, len(rules)), strict=True))

@@ -10,9 +10,11 @@ from grn.errors import BrokerUnavailable, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from grn.devices.base import Backend
 
-__all__ = ["KINDS", "canonical_spec", "open_backend"]
+__all__ = ["KINDS", "canonical_spec", "may_gain", "open_backend", "open_more"]
 
 KINDS = ("sim:4x16GiB", "nvml", "none", "auto")
 """One example of each kind that `open_backend` accepts."""
@@ -51,9 +53,32 @@ def open_backend(spec: str | None, *, mask: str | None, state_dir: str) -> Backe
         return opened
     if text == "nvml":
         raise BrokerUnavailable(f"no devices for --devices nvml: {opened}")
-    return NoneBackend(
-        f"no devices: {opened}; use --devices sim:4x16GiB to try GRN on simulated ones"
-    )
+    return NoneBackend(_none_for(opened))
+
+
+def may_gain(spec: str | None, mask: str | None) -> bool:
+    """Whether devices could appear while a broker runs, without starting anything to find out."""
+    if canonical_spec(spec or "") not in ("auto", "nvml"):
+        return False
+    if mask is not None and not mask.strip():
+        return False
+    from grn.devices.nvml.nursery import library_is_missing  # noqa: PLC0415 - as above
+
+    return not library_is_missing()
+
+
+def open_more(spec: str | None, *, mask: str | None, beside: AbstractSet[str]) -> Backend | str:
+    """Open the devices that `spec` names by now, beside those that are open; or say why there are none.
+
+    Raises:
+        BrokerUnavailable: another broker holds all that is new.
+    """
+    if canonical_spec(spec or "") not in ("auto", "nvml"):
+        return ""
+    from grn.devices.nvml.backend import open_nvml  # noqa: PLC0415 - as above
+
+    found = open_nvml(mask, beside=beside)
+    return found if not isinstance(found, str) else _none_for(found)
 
 
 def canonical_spec(spec: str) -> str:
@@ -73,6 +98,10 @@ def canonical_spec(spec: str) -> str:
     if text not in ("", "none", "auto", "nvml"):
         raise _unknown(text)
     return text or "auto"
+
+
+def _none_for(why: str) -> str:
+    return f"no devices: {why}; use --devices sim:4x16GiB to try GRN on simulated ones"
 
 
 def _unknown(text: str) -> UsageError:

@@ -17,6 +17,8 @@ __all__ = ["findings"]
 
 _ABOUT = "broker"
 _LEAST_MIB, _LITTLE_MIB = 16, 512
+_LOOK_AGAIN = "grn broker reload has it look again; one that should manage none was started with --devices none"
+_ASK = "look at `dmesg` and `nvidia-smi -q`"
 _NOTHING_GRANTED = "nothing new is granted"
 _MOST_WARNINGS = 20
 """A finding each up to here; the rest is counted."""
@@ -122,13 +124,21 @@ def _books(facts: Facts, status: Mapping[str, Any]) -> Iterator[Finding]:
         yield problem(
             _ABOUT,
             f"it manages no device, and the driver shows {ready}: it was started before the driver",
-            "grn broker stop; jobs go on, and the next broker finds them",
+            _LOOK_AGAIN,
         )
     for device in devices:
         if device["state"] != "ok":
             text = f"device {device['index']} is {device['state']}, {device.get('reason', '')}"
-            yield told("problem", _ABOUT, text, "look at `dmesg` and `nvidia-smi -q`")
+            if _erred(device):
+                yield problem(_ABOUT, text, f"{_ASK}; once it was seen to, grn broker reload")
+            else:
+                yield told("problem", _ABOUT, text, _ASK)
     yield from _warnings(status["warnings"])
+
+
+def _erred(device: Mapping[str, Any]) -> bool:
+    """Whether errors keep the device out, which an operator may end, and not the driver's figures."""
+    return device["state"] == "unhealthy" and "within a day" in device.get("reason", "")
 
 
 def _warnings(warnings: list[str]) -> Iterator[Finding]:

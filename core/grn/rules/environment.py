@@ -22,7 +22,7 @@ Must not read os.environ, nor import anything heavy: it runs in front of every j
 from __future__ import annotations
 
 from grn.rules.environment_table import TABLE
-from grn.rules.environment_values import Facts, count
+from grn.rules.environment_values import ALSO_TELL, Facts, count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,14 +64,18 @@ def derive(grant: Grant, environ: Mapping[str, str], explicit: Mapping[str, str]
     Args:
         grant: the broker's answer (lease, mask, devices, memory_mib, fraction, threads, cpus, probe;
             mps, compute and processes, where a daemon limits the lease; and extra: variables of the
-            device backend, with authority).
+            device backend, with authority, and what else the broker's setting has jobs told).
         environ: the environment that the job would have without us.
         explicit: the request's `env`.
     """
     facts = Facts(grant, environ, explicit)
     settings = [setting for row in TABLE if (setting := _decide(row, facts, explicit)) is not None]
     extra: Mapping[str, str] = grant.get("extra") or {}
-    settings += [_authority(name, value, _OF_BACKEND, explicit) for name, value in extra.items()]
+    settings += [
+        _authority(name, value, _OF_BACKEND, explicit)
+        for name, value in extra.items()
+        if name != ALSO_TELL
+    ]
     decided = {setting.name for setting in settings}
     settings.extend(
         Setting(name, value, "asked for by the request", "set")

@@ -258,9 +258,10 @@ TABLE = (
         kind="composed",
         reader="GRN",
         when="the job's start",
-        ours=values.none,
-        why="",
-        says=f"nothing; yours names what else to tell: {', '.join(f'`{e}`' for e in EXTRAS)}",
+        ours=values.also_tell,
+        why="what the broker's setting names",
+        says="what the setting `also_tell` names, or yours: what else to tell, of"
+        f" {', '.join(f'`{e}`' for e in EXTRAS)}",
         idle="it names what else the job is told",
         warning=values.about_extras,
     ),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Grant = Mapping[str, Any]
     Ours = Callable[["Facts"], str | None]
 
-__all__ = ["ALSO_TELL", "EXTRAS", "Facts", "count", "exceeds"]
+__all__ = ["ALSO_TELL", "EXTRAS", "Facts", "count", "exceeds", "words_of"]
 
 ALSO_TELL = "GRN_ALSO_TELL"
 EXTRAS = ("go", "julia", "r", "torch")
@@ -50,7 +50,7 @@ class Facts:
         self.devices: list[dict[str, Any]] = grant.get("devices") or []
         self.threads = max(1, grant.get("threads") or grant.get("cpus") or 1)
         self.share = _memory_share(grant) if self.devices else None
-        self.extras = words_of(self.user(ALSO_TELL))
+        self.extras = words_of(self.user(ALSO_TELL) or also_tell(self))
 
     def user(self, name: str) -> str | None:
         """Return the value that the user chose for a variable, None if it is unset."""
@@ -95,6 +95,12 @@ def _memory_share(grant: Grant) -> float | None:
     if grant.get("probe") or grant.get("memory_mib") is None or fraction is None:
         return None
     return fraction if 0 < fraction < 1 else None
+
+
+def also_tell(facts: Facts) -> str | None:
+    """Repeat what the broker's setting names; None where the user names something."""
+    told: str | None = (facts.grant.get("extra") or {}).get(ALSO_TELL)
+    return None if facts.user(ALSO_TELL) else told
 
 
 def none(_facts: Facts) -> str | None:

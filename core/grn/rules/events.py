@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from grn.rules.health import HealthFigures
-    from grn.rules.model import DeviceState, End, Lease, Owner, Request
+    from grn.rules.model import Device, DeviceState, End, Lease, Owner, Request
 
 __all__ = [
     "Asked",
@@ -20,6 +20,7 @@ __all__ = [
     "DiskHealed",
     "Effect",
     "Event",
+    "Found",
     "Granted",
     "Learnt",
     "Left",
@@ -39,6 +40,7 @@ __all__ = [
     "Sampled",
     "Settle",
     "Started",
+    "Trusted",
 ]
 
 
@@ -175,6 +177,25 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """Devices were found that were not there before; those that are known stay as they are.
+
+    `note` is why there are none, or fewer than a mask names, as of now.
+    """
+
+    now: float
+    devices: tuple[Device, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """An operator says that devices which are kept back were looked after."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settle:
     """Decide what can be granted now."""
 
@@ -221,6 +242,8 @@ Event = (
     | Returned
     | Reentered
     | Sampled
+    | Found
+    | Trusted
     | Settle
     | DiskFailed
     | DiskHealed

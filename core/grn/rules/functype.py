@@ -10,7 +10,8 @@ the home directory those of two users of a machine-wide broker. A checkout that 
 anew, once.
 
 A cell of a notebook has no file of its own that lasts: its functions belong to the notebook, or, if
-that is not known, to the folder in which it runs. What comes from no file at all (`python -c`, the
+that is not known, to the folder in which it runs. Code that was made at run time belongs to the file of
+its module. What comes from no file at all (`python -c`, the
 prompt) is named `<string>` and told apart by its name only.
 
 Must not: look at the disk. Whoever calls has resolved the paths.

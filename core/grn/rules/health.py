@@ -1,18 +1,25 @@
 """Whether a device can be trusted with a new job: error events (Xids) and the driver's figures.
 
+The classes follow NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors with
+the Xid Catalog"), by the action that it asks for at once: to restart the application is the job's
+matter, to ignore it is nobody's. Where the catalogue names the card or its link as the cause all the
+same (32 and 80: PCI Express; 92: memory that ages), and for each number that it does not explain or
+that is newer than this list, the device is kept back: to be safe.
+
 Promises: a job's own fault never takes a device away; after any other error it gets no new job until
 a reading proves it well again, which then needs nobody; a device that errs again and again stays out
-until somebody has looked at it. What the driver does not say is held against no device.
+until somebody has looked at it, also under the next broker. What the driver does not say is held
+against no device.
 
 Must not: know the time (it is an argument), or decide what happens to the jobs that run there.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["DeviceHealth", "HealthFigures", "job_fault_xids", "xid_text"]
 
@@ -24,39 +31,69 @@ STRIKES = 3
 
 _DAY_S = 86400.0
 
-_JOB_FAULTS = frozenset({13, 31, 43, 45, 68, 94})
+_PROGRAMS = frozenset({8, 11, 13, 25, 31, 43, 45, 69, 137})
+_COPY_ENGINES = frozenset({39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)})
+_MEDIA_ENGINES = frozenset({60, 68, 82, 83, 84, 86, 88, 89, *range(96, 106), 139})
+_CONTAINED = frozenset({94})
+_JOB_FAULTS = _PROGRAMS | _COPY_ENGINES | _MEDIA_ENGINES | _CONTAINED
+"""To be cured by restarting the program that ran."""
+
+_HARMLESS = frozenset({14, 37, 38, 44, 66, 67, 93, 106, 107, 121, 141})
+"""To be ignored: notes of the driver, tests, and errors that were corrected."""
+
 _LOOK_FIRST = frozenset({63, 154})
 """Notes that something was recorded: only the figures tell whether the device can go on."""
 
 _XIDS = {
     8: "the GPU stopped processing",
+    11: "a program's invalid command stream",
     13: "a program's error in the graphics engine",
+    14: "an error that was injected for a test",
+    25: "a program's illegal command stream",
     31: "a program's access to memory that it does not have",
-    32: "a corrupted command stream",
+    32: "a command stream that was corrupted, mostly on the PCI Express bus",
+    37: "a driver or firmware error",
     38: "a driver or firmware error",
     43: "the GPU stopped processing for a program's fault",
+    44: "a fault during a context switch",
     45: "cleaning up after an earlier error",
+    46: "the GPU stopped processing and did not come back",
     48: "an uncorrectable memory error",
+    54: "the card's power cable is not connected",
     61: "a breakpoint or warning of an internal controller",
     62: "a halt of an internal controller",
     63: "a memory row to be remapped, or a page to be retired, was recorded",
     64: "a memory row to be remapped, or a page to be retired, could not be recorded",
-    68: "an exception in the video decoder",
+    66: "an illegal access by the driver",
+    67: "an illegal access by the driver",
     69: "a program's error in the class of the graphics engine",
     74: "an NVLink error",
     79: "the GPU has fallen off the bus",
+    80: "data that was corrupted on its way to the GPU",
     92: "a high rate of corrected memory errors",
+    93: "the limit of writes to the card's own store",
     94: "a memory error that was contained to one program",
     95: "a memory error that could not be contained",
+    106: "a test message",
+    107: "a test message",
     109: "a timeout of a context switch",
+    110: "a security fault",
     119: "a timeout of the GPU's system processor",
     120: "an error of the GPU's system processor",
-    121: "an error of the link between CPU and GPU",
+    121: "corrected errors of the link between CPU and GPU",
+    136: "a failed training of a link",
+    137: "a program's illegal access over NVLink",
     140: "an uncorrectable memory error",
+    141: "an error of CUDA's fast path",
+    143: "a failed start of the GPU",
     154: "the recovery that the GPU needs has changed",
+    156: "a part of the GPU was retired",
+    158: "a fatal timeout",
+    **dict.fromkeys(_COPY_ENGINES, "an error in a copy engine"),
+    **dict.fromkeys(_MEDIA_ENGINES, "an exception in a video or image engine"),
 }
 
-_UNKNOWN = "not known to GRN: see NVIDIA's list of Xid errors"
+_UNKNOWN = "not known to GRN, so taken for an error of the card: see NVIDIA's list of Xid errors"
 
 _RECOVERY = {
     1: "reset the GPU: nvidia-smi --gpu-reset",
@@ -136,7 +173,7 @@ class DeviceHealth:
         if self._stays_out:
             return (
                 f"{self._cause}: error {len(self._strikes)} within a day, so it stays out: reset "
-                "the GPU or reboot the machine, then restart the broker"
+                "the GPU and then `grn broker reload`, or reboot the machine"
             )
         return (
             f"{self._cause}: no new jobs until it reads clean {WAIT_S:g} s after its last error "
@@ -165,6 +202,8 @@ class DeviceHealth:
         for code in dict.fromkeys(xids):
             if code in _JOB_FAULTS:
                 said.append(f"{xid_text(code)}: a job's own fault; the device stays in use")
+            elif code in _HARMLESS:
+                said.append(f"{xid_text(code)}: to be ignored; the device stays in use")
             elif code in _LOOK_FIRST:
                 self._look, self._looked_for_s = xid_text(code), now
             else:
@@ -183,6 +222,27 @@ class DeviceHealth:
         self._cause = self._look = ""
         self._strikes = []
         self._stays_out = False
+
+    def kept(self) -> Mapping[str, object] | None:
+        """Return what the next broker must know of it; `None`: nothing is held against it."""
+        if not self._strikes:
+            return None
+        return {
+            "cause": self._cause,
+            "last_error_s": self._last_error_s,
+            "strikes": list(self._strikes),
+            "stays_out": self._stays_out,
+        }
+
+    @classmethod
+    def restored(cls, record: Mapping[str, Any], now: float) -> DeviceHealth:
+        """Take over what another broker of the same boot kept, so that its clock is ours."""
+        health = cls()
+        health._cause = str(record["cause"])
+        health._last_error_s = min(now, float(record["last_error_s"]))
+        health._strikes = [min(now, float(then)) for then in record["strikes"]]
+        health._stays_out = bool(record["stays_out"])
+        return health
 
     def _strike(self, cause: str, now: float) -> None:
         """Keep it back; errors in a row are one, named by the first, and each begins the wait anew."""

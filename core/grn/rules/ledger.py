@@ -141,15 +141,24 @@ class Ledger:
     """All books of one machine, in the order of the broker's mask."""
 
     def __init__(self, devices: Iterable[Device], *, cpus: int, ram_mib: int | None) -> None:
-        self.books = [Book(device, position) for position, device in enumerate(devices)]
-        self.by_uuid = {book.device.uuid: book for book in self.books}
-        if len(self.by_uuid) != len(self.books):
-            raise InvariantError("a device is listed twice")
+        self.books: list[Book] = []
+        self.by_uuid: dict[str, Book] = {}
         self.cpus = Pool("CPUs", cpus)
         self.ram = Pool("MiB of RAM", ram_mib)
-        for book in self.books:
-            book.ram = self.ram if book.device.shares_ram else None
+        listed = tuple(devices)
+        self.add(listed)
+        if len(self.by_uuid) != len(listed):
+            raise InvariantError("a device is listed twice")
         self._pooled: dict[str, _Pooled] = {}
+
+    def add(self, devices: Iterable[Device]) -> None:
+        """Open a book for each device that has none; those that are kept stay as they are."""
+        for device in devices:
+            if device.uuid not in self.by_uuid:
+                book = Book(device, len(self.books))
+                book.ram = self.ram if device.shares_ram else None
+                self.books.append(book)
+                self.by_uuid[device.uuid] = book
 
     @property
     def lost(self) -> bool:

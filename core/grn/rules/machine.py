@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from grn.errors import LeaseError
 from grn.rules import events as ev
 from grn.rules.cores import choose_cores
+from grn.rules.disk import disk_failed, disk_healed
 from grn.rules.health import xid_text
 from grn.rules.learning import Learning
 from grn.rules.ledger import Ledger
@@ -31,7 +32,7 @@ from grn.rules.peaks import peak_of
 from grn.rules.placing import Placement, Placer, Waits
 from grn.rules.promises import check_machine
 from grn.rules.records import end_record, grant_record, main_record
-from grn.rules.seeing import sampled
+from grn.rules.seeing import sampled, trusted
 from grn.rules.succession import left_by, restore, returned, snapshot
 from grn.rules.waiting import Reservation, WaitingLine
 
@@ -110,9 +111,11 @@ class Machine:
             ev.PeakTold: self._peak_told,
             ev.Reentered: self._reentered,
             ev.Sampled: lambda event: sampled(self, event),
+            ev.Found: self._found,
+            ev.Trusted: lambda event: trusted(self, event),
             ev.Settle: self._settle,
-            ev.DiskFailed: self._disk_failed,
-            ev.DiskHealed: self._disk_healed,
+            ev.DiskFailed: lambda event: disk_failed(self, event),
+            ev.DiskHealed: lambda event: disk_healed(self, event),
             ev.MpsSeen: self._mps_seen,
         }
 
@@ -458,27 +461,16 @@ class Machine:
         self.dirty = True
         return [ev.Record(end_record(lease))]
 
-    # -- the disk -------------------------------------------------------------------------------
+    # -- devices --------------------------------------------------------------------------------
 
-    def _disk_failed(self, event: ev.DiskFailed) -> list[ev.Effect]:
-        self.disk_problem = event.reason
-        effects: list[ev.Effect] = [ev.Said("error", f"journal-failed: {event.reason}")]
-        for lease_id in event.leases:
-            lease = self.leases.pop(lease_id, None)
-            if lease is None:
-                continue
-            self.nested.forget_lease(lease_id)
-            self.ledger.remove(lease_id, lease.uuids)
-            effects.append(ev.Refused(lease.request.ticket, "disk", event.reason))
-        return effects
-
-    def _disk_healed(self, event: ev.DiskHealed) -> list[ev.Effect]:
-        del event
-        if not self.disk_problem:
-            return []
-        self.disk_problem = ""
-        self.dirty = True
-        return [ev.Said("info", "journal-healed: granting again")]
+    def _found(self, event: ev.Found) -> list[ev.Effect]:
+        """Open books for devices that are new, unless a lease names one: it was never booked here."""
+        named = {uuid for lease in self.leases.values() for uuid in lease.uuids}
+        new = [x for x in event.devices if x.uuid not in named | self.ledger.by_uuid.keys()]
+        self.ledger.add(new)
+        self.placer.renew(event.note)
+        self.dirty |= bool(new)
+        return [ev.Said("info", f"found device {x.index} ({x.uuid}): {x.model}") for x in new]
 
     # -- taking over ----------------------------------------------------------------------------
 

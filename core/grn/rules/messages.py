@@ -3,11 +3,12 @@
 The protocol, after a hello from either side (`magic`, `version`, the client's `session`):
 
     acquire   type, gpus, memory_mib (a number, "whole" or none), policy, cpus, ram_mib, priority,
-              label, mask (the client's own), outer (its lease, if it is inside one), cores (how
-              many it is bound to), in_process (it uses the device itself), largest (only the
+              label, mask (the client's own), outer (its lease, if it is inside one), within (the id
+              of a nested request of its own in which it makes this one), cores (how many it is bound
+              to), in_process (it uses the device itself), largest (only the
               largest devices will do), compute (percent of each device's multiprocessors),
               processes (of the job that use a device), affinity (it wants cores of its own, of
-              core_ids), waited_s
+              core_ids), waited_s, asked_s (on the monotonic clock)
               -> waiting (reason), then granted or refused
     cancel    -> refused, unless a grant was on its way
     started   lease, pid of the job's main process; not answered
@@ -17,6 +18,8 @@ The protocol, after a hello from either side (`magic`, `version`, the client's `
     adopt     leases that a client goes on holding under a new broker, nested (id, lease and
               memory_mib of the nested jobs that it goes on running) -> adopted
     leave     the id of a granted request that was nested: that job is over; not answered
+    foresee   wishes, each with the fields of an acquire -> foreseen (at_once: for each, whether it
+              would be answered at once, if they were asked now in this order; reserves nothing)
     status, profiles, stop
 
 Requests carry an `id`, answers repeat it. Added fields are ignored by who does not know them.
@@ -57,6 +60,8 @@ __all__ = [
 FEATURES = ("adopt", "status", "profiles", "stop")
 _LARGEST = 1 << 40
 _MOST_CORES = 1 << 16
+_SAME_CLOCK_S = 60.0
+"""A container may have a clock of its own, and a message may lie in a socket for a while."""
 
 
 def check_hello(message: Mapping[str, Any]) -> int:
@@ -129,6 +134,7 @@ def request_from(
     policy: Policy,
     outer: str | None = None,
     ancestors: tuple[int, ...] = (),
+    within: int | None = None,
 ) -> Request:
     """Turn an `acquire` into a request.
 
@@ -140,9 +146,6 @@ def request_from(
     priority = message.get("priority", 0)
     if type(priority) is not int or abs(priority) > _LARGEST:
         raise UsageError(f"priority: {priority!r} is not a whole number")
-    waited = message.get("waited_s", 0.0)
-    if not isinstance(waited, int | float) or not 0 <= waited < _LARGEST:
-        raise UsageError(f"waited_s: {waited!r} is not a duration")
     job_type = text(message, "type")
     if not job_type:
         raise UsageError("a request needs a job type")
@@ -164,14 +167,30 @@ def request_from(
         session=session,
         cores=number(message, "cores"),
         ancestors=ancestors,
-        arrived_s=now - waited,
+        arrived_s=_arrived(message, now),
         in_process=message.get("in_process") is True,
         largest=message.get("largest") is True,
         compute=_compute(message),
         processes=number(message, "processes") or 1,
         affinity=message.get("affinity") is True,
         core_ids=_core_ids(message.get("core_ids")),
+        within=within,
     )
+
+
+def _arrived(message: Mapping[str, Any], now: float) -> float:
+    """Return when the request was first asked: its place in the line, also at the next broker.
+
+    How long a client has waited says it up to the time that the message took, which is not the same
+    for all that are asked again. Its own clock says it exactly, if it is ours.
+    """
+    waited = message.get("waited_s", 0.0)
+    if not isinstance(waited, int | float) or not 0 <= waited < _LARGEST:
+        raise UsageError(f"waited_s: {waited!r} is not a duration")
+    asked = message.get("asked_s")
+    if isinstance(asked, float) and abs(now - waited - asked) < _SAME_CLOCK_S:
+        return asked
+    return now - waited
 
 
 def _compute(message: Mapping[str, Any]) -> int | None:

@@ -91,7 +91,8 @@ class Request:
     above the client, the nearest first, known of one inside a lease. `largest`: only the largest
     devices will do. `compute`: percent of each device's multiprocessors; `processes`: how many
     processes of the job use a device, each of which has limits of its own. `affinity`: it wants cores
-    of its own, out of `core_ids` if the client may use those alone.
+    of its own, out of `core_ids` if the client may use those alone. `within`: the nested job, by its
+    ticket, of the same process in which this one is asked for.
     """
 
     ticket: int
@@ -117,6 +118,7 @@ class Request:
     processes: int = 1
     affinity: bool = False
     core_ids: frozenset[int] | None = None
+    within: int | None = None
 
     @property
     def shape(self) -> tuple[object, ...]:

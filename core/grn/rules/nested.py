@@ -3,7 +3,8 @@
 A client inside a live lease gets that lease: waiting for another one could wait for itself. What
 nested jobs declare is added up, so that three jobs of 4 GiB in a lease of 4 GiB run one after the
 other; one that declares nothing shares what its outer job has, as its threads would. A job that a
-nested job starts is booked inside that one, found by its ancestors, for the same reason.
+nested job starts is booked inside that one, for the same reason: found by its ancestors, or, where it
+is a call within a call of one process, named by its client.
 
 A hold ends when its client says so or goes away; its outer lease is kept until then.
 """
@@ -20,15 +21,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Hold", "NestedBook"]
 
+_Level = tuple[int | None, int | None]
+"""A hold, by its ticket, or else a process that holds something; neither: the outer job."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One nested job: `mib` on each device, taken inside what the process `inside` holds."""
+    """One nested job: `mib` on each device, taken inside what the process `inside` holds.
+
+    `within`: the hold, by its ticket, of the same process inside of which it is taken instead.
+    """
 
     lease: str
     owner: Owner
     mib: int
     inside: int | None
+    within: int | None = None
 
 
 class NestedBook:
@@ -61,8 +69,7 @@ class NestedBook:
         """Say why the request must wait for other nested jobs; `None` if there is room now."""
         mib = self._mib(request, outer)
         limit = self._limit(request, outer)
-        inside = self._inside(request)
-        taken = sum(hold.mib for hold in self._beside(outer.id, inside))
+        taken = sum(hold.mib for hold in self._beside(outer.id, self._level(request)))
         if not mib or taken + mib <= limit:
             return None
         return (
@@ -73,19 +80,35 @@ class NestedBook:
     def take(self, request: Request, outer: Lease) -> None:
         """Book a request that fits."""
         mib = self._mib(request, outer)
-        hold = Hold(outer.id, request.owner, mib, self._inside(request))
-        self.holds[request.ticket] = hold
+        within, inside = self._level(request)
+        self.holds[request.ticket] = Hold(outer.id, request.owner, mib, inside, within)
 
     def forget_lease(self, lease: str) -> None:
         """Drop the holds of a lease that has ended."""
         for ticket in [t for t, hold in self.holds.items() if hold.lease == lease]:
             del self.holds[ticket]
 
-    def _beside(self, lease: str, inside: int | None) -> Iterator[Hold]:
+    def _beside(self, lease: str, level: _Level) -> Iterator[Hold]:
         """List what is taken at one level; what lost the job it was inside of counts at the top."""
         here = [hold for hold in self.holds.values() if hold.lease == lease]
         owners = {hold.owner.pid for hold in here}
-        return (h for h in here if (h.inside if h.inside in owners else None) == inside)
+        for hold in here:
+            within = hold.within if hold.within in self.holds else None
+            above = hold.inside if hold.inside in owners and within is None else None
+            if (within, above) == level:
+                yield hold
+
+    def _level(self, request: Request) -> _Level:
+        """Find what the request is taken inside of."""
+        within = self._within(request)
+        return within, self._inside(request) if within is None else None
+
+    def _within(self, request: Request) -> int | None:
+        """Find the call of the same process that this one is made in and that declared a size."""
+        hold = None if request.within is None else self.holds.get(request.within)
+        if hold is None or hold.lease != request.outer:
+            return None
+        return request.within if hold.mib else hold.within
 
     def _inside(self, request: Request) -> int | None:
         """Find the nearest ancestor that declared a nested job's size; `None`: the outer job."""
@@ -93,13 +116,15 @@ class NestedBook:
         return next((pid for pid in request.ancestors if pid in owners), None)
 
     def _limit(self, request: Request, outer: Lease) -> int:
-        inside = self._inside(request)
+        within, inside = self._level(request)
+        if within is not None:
+            return self.holds[within].mib
         if inside is None:
             return outer.booked_mib
         return sum(
             hold.mib
             for hold in self.holds.values()
-            if hold.lease == outer.id and hold.owner.pid == inside
+            if hold.lease == outer.id and hold.owner.pid == inside and hold.within not in self.holds
         )
 
     def _mib(self, request: Request, outer: Lease) -> int:

@@ -76,13 +76,18 @@ class Placer:
         *,
         note: str = "",
     ) -> None:
-        self._note = f" ({note})" if note else ""
         self._ledger = ledger
-        self._has_slices = any(book.device.parent is not None for book in ledger.books)
-        self._shares_ram = any(book.ram is not None for book in ledger.books)
-        self._smallest_mib = min((book.device.capacity_mib for book in ledger.books), default=0)
         self._profiles = profiles
         self._leases = leases
+        self.renew(note)
+
+    def renew(self, note: str) -> None:
+        """Take in which devices there are; `note` says why none, or fewer than a mask names."""
+        books = self._ledger.books
+        self._note = f" ({note})" if note else ""
+        self._has_slices = any(book.device.parent is not None for book in books)
+        self._shares_ram = any(book.ram is not None for book in books)
+        self._smallest_mib = min((book.device.capacity_mib for book in books), default=0)
 
     # -- what can never be met ------------------------------------------------------------------
 
@@ -118,7 +123,10 @@ class Placer:
         asked, managed = _devices(count), len(self._ledger.books)
         if len(allowed) < count and len(allowed) < managed:
             left = f"{len(allowed)} of {managed}"
-            return f"{asked} asked, the caller's CUDA_VISIBLE_DEVICES leaves {left}"
+            return (
+                f"{asked} asked, the caller's CUDA_VISIBLE_DEVICES leaves {left} that this broker"
+                " manages (those that were visible where it was started)"
+            )
         if len(allowed) < count:
             return f"{asked} asked, this broker manages {managed}{self._note}"
         whole = sum(1 for book in allowed if book.device.parent is None)

@@ -13,7 +13,9 @@ from grn.rules.model import Lease, LeaseState, Owner, Policy, Request
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["end_record", "grant_record", "lease_from_record", "main_record"]
+    from grn.rules.health import DeviceHealth
+
+__all__ = ["end_record", "grant_record", "health_record", "lease_from_record", "main_record"]
 
 
 def grant_record(lease: Lease, *, alone: bool) -> dict[str, object]:
@@ -68,6 +70,11 @@ def main_record(lease: Lease) -> dict[str, object]:
 def end_record(lease: Lease) -> dict[str, object]:
     """Say that a lease has ended."""
     return {"ev": "end", "lease": lease.id}
+
+
+def health_record(uuid: str, health: DeviceHealth) -> dict[str, object]:
+    """Say what is held against a device; without `strikes` nothing is any more."""
+    return {"ev": "health", "uuid": uuid, **(health.kept() or {})}
 
 
 def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:

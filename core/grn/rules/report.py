@@ -60,6 +60,7 @@ def device_report(book: Book) -> dict[str, Any]:
         "state": str(book.state),
         "reason": book.reason,
         "total_mib": device.total_mib,
+        "capacity_mib": device.capacity_mib,
         "free_mib": book.free_mib if book.state is DeviceState.OK else 0,
         "booked_mib": book.booked_mib,
         "measured_mib": book.measured_mib,

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from grn.rules import events as ev
 from grn.rules.health import DeviceHealth, job_fault_xids
 from grn.rules.model import DeviceState, LeaseState
-from grn.rules.records import main_record
+from grn.rules.records import health_record, main_record
 
 if TYPE_CHECKING:
     from grn.rules.ledger import Book, Booking
     from grn.rules.machine import Machine
     from grn.rules.model import Lease
 
-__all__ = ["sampled", "warnings"]
+__all__ = ["sampled", "trusted", "warnings"]
 
 _XIDS_KEPT = 8
 _GAP_S = 2.0
@@ -130,9 +130,11 @@ def _take_health(machine: Machine, book: Book, reading: ev.Reading, now: float) 
     if health is None and (reading.xids or reading.health is not None):
         health = machine.health[uuid] = DeviceHealth()
     if health is not None:
-        well = reading.state is DeviceState.OK
+        well, before = reading.state is DeviceState.OK, health.kept()
         said = health.see(now, reading.xids, reading.health, read_well=well)
         effects += [ev.Said("warning", f"device {book.device.index} ({uuid}): {x}") for x in said]
+        if health.kept() != before:
+            effects.append(ev.Record(health_record(uuid, health)))
     if reading.state is DeviceState.OK and health is not None and not health.usable:
         book.state, book.reason = DeviceState.UNHEALTHY, health.reason
     else:
@@ -141,6 +143,22 @@ def _take_health(machine: Machine, book: Book, reading: ev.Reading, now: float) 
     for lease_id in book.bookings if faults else ():
         lease = machine.leases[lease_id]
         lease.xids = (*lease.xids, *faults)[-_XIDS_KEPT:]
+    return effects
+
+
+def trusted(machine: Machine, event: ev.Trusted) -> list[ev.Effect]:
+    """Let devices in again that errors kept out: somebody has looked at them.
+
+    What their next reading says counts all the same.
+    """
+    del event
+    effects: list[ev.Effect] = []
+    for uuid, health in machine.health.items():
+        if health.kept() is None:
+            continue
+        health.operator()
+        effects.append(ev.Record(health_record(uuid, health)))
+        effects.append(ev.Said("warning", f"device {uuid}: its errors are forgotten, as asked"))
     return effects
 
 

@@ -1,8 +1,8 @@
 """What comes after: leases under the next broker, and under the next lease of one process.
 
 A record of the journal says what a lease is (`grant`), what changed (`main`), or that it is over
-(`end`); a snapshot starts a journal anew. What can be observed again (memory in use, who is dead) is
-not kept: the successor looks for itself.
+(`end`), and what errors are held against a device (`health`); a snapshot starts a journal anew. What
+can be observed again (memory in use, who is dead) is not kept: the successor looks for itself.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from grn.rules import events as ev
-from grn.rules.model import LeaseState
-from grn.rules.records import grant_record, lease_from_record
+from grn.rules.health import DeviceHealth
+from grn.rules.model import DeviceState, LeaseState
+from grn.rules.records import grant_record, health_record, lease_from_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,7 +32,11 @@ def snapshot(machine: Machine) -> list[dict[str, object]]:
         "number": machine.number,
     }
     leases = machine.leases.values()
-    return [counter, *(grant_record(lease, alone=_is_alone(machine, lease)) for lease in leases)]
+    return [
+        counter,
+        *(health_record(uuid, x) for uuid, x in machine.health.items() if x.kept() is not None),
+        *(grant_record(lease, alone=_is_alone(machine, lease)) for lease in leases),
+    ]
 
 
 def restore(machine: Machine, records: Iterable[Mapping[str, Any]], now: float) -> None:
@@ -48,8 +53,23 @@ def restore(machine: Machine, records: Iterable[Mapping[str, Any]], now: float) 
         elif kind == "end" and record["lease"] in machine.leases:
             lease = machine.leases.pop(str(record["lease"]))
             machine.ledger.remove(lease.id, lease.uuids)
+        elif kind == "health":
+            _restore_health(machine, record, now)
+    for uuid, health in machine.health.items():
+        book = machine.ledger.by_uuid.get(uuid)
+        if book is not None and not health.usable:
+            book.state, book.reason = DeviceState.UNHEALTHY, health.reason
     kept = machine.leases.values()
     machine.draining = {lease.id for lease in kept if lease.state is LeaseState.DRAINING}
+
+
+def _restore_health(machine: Machine, record: Mapping[str, Any], now: float) -> None:
+    """Keep back what our predecessor kept back, before anything was read."""
+    uuid = str(record["uuid"])
+    if "strikes" not in record:
+        machine.health.pop(uuid, None)
+        return
+    machine.health[uuid] = DeviceHealth.restored(record, now)
 
 
 def _restore_lease(machine: Machine, record: Mapping[str, Any], now: float) -> None:

@@ -31,6 +31,12 @@ _WAIT_S = 20.0
 _LIMIT_S = 80.0
 _SEEN_WITHIN_S = 15.0
 _EVERY_S = 0.05
+_END_WITHIN_S = 20.0
+_DRIVER_WAKES_WITHIN_S = 30.0
+"""Where nothing else has the driver open, initialising it takes seconds a card."""
+
+_ANSWER_WITHIN_S = 10.0
+_LEAST_S = 1.0
 _T = TypeVar("_T")
 
 
@@ -58,7 +64,8 @@ class Bench:
         """Start to ask the driver itself; where it cannot be asked, keep why."""
         try:
             if self.kind == "cuda":
-                self.driver = NvmlDriver(self.ground.environ())
+                wakes_s = _DRIVER_WAKES_WITHIN_S if self.ground.private else _ANSWER_WITHIN_S
+                self.driver = NvmlDriver(self.ground.environ(), self.at_most(wakes_s))
         except SilentDriverError as error:
             self.driver_problem = str(error)
 
@@ -70,8 +77,11 @@ class Bench:
             FailedError: it does not run.
         """
         devices = self.devices()
+        if not devices:
+            raise SkippedError(self.why_none())
         if not any(device["free_mib"] for device in devices):
-            raise SkippedError(f"no room on any of {len(devices)} devices that can be given")
+            count = "the one device" if len(devices) == 1 else f"any of {len(devices)} devices"
+            raise SkippedError(f"no room on {count} that can be given")
         program = self.start("look", memory_mib=1, mib=0)
         said = program.hear("sees", self.patience_s)
         self.told, self.cuda = said["told"], said["cuda"]
@@ -94,6 +104,10 @@ class Bench:
         """How long a job may take to be granted and to start."""
         return min(_WAIT_S + _SEEN_WITHIN_S, self.left_s)
 
+    def at_most(self, seconds: float) -> float:
+        """Return that, or what is left if it is less."""
+        return max(_LEAST_S, min(seconds, self.left_s))
+
     def until(self, condition: Callable[[], _T], within_s: float = _SEEN_WITHIN_S) -> _T:
         """Ask until the answer is true; return the last answer, whatever it is."""
         deadline = time.monotonic() + min(within_s, self.left_s)
@@ -107,8 +121,20 @@ class Bench:
 
     def devices(self) -> list[dict[str, Any]]:
         """Return the devices that can be given, as the broker describes them now."""
-        devices = self.ground.client.status()["devices"]
-        return [device for device in devices if device["state"] == "ok"]
+        return [device for device in self._all_devices() if device["state"] == "ok"]
+
+    def _all_devices(self) -> list[dict[str, Any]]:
+        devices: list[dict[str, Any]] = self._status()["devices"]
+        return devices
+
+    def _status(self) -> dict[str, Any]:
+        return self.ground.status(self.at_most(_ANSWER_WITHIN_S))
+
+    def why_none(self) -> str:
+        """Say why no device can be given."""
+        devices = self._all_devices()
+        reasons = [f"{place(d)} is {d['state']} ({d['reason']})" for d in devices]
+        return f"no device can be given now: {'; '.join(reasons) or 'there is none'}"
 
     def size_on(self, device: dict[str, Any], jobs: int = 1) -> int:
         """Return how many MiB each of so many jobs may take on a device; 0: it is too full."""
@@ -134,7 +160,7 @@ class Bench:
         devices = [device for device in usable if device["uuid"] not in but]
         if not devices:
             alone = "each device here has one job at a time (a MIG slice, or exclusive mode)"
-            raise SkippedError(alone if usable else "no device can be given now")
+            raise SkippedError(alone if usable else self.why_none())
         device = max(devices, key=lambda each: each["free_mib"] or 0)
         size = self.size_on(device, jobs)
         if not size:
@@ -144,7 +170,7 @@ class Bench:
 
     def lease(self, lease: str | None) -> dict[str, Any]:
         """Return what the books say of a lease; {} once it has ended."""
-        leases: list[dict[str, Any]] = self.ground.client.status()["leases"]
+        leases: list[dict[str, Any]] = self._status()["leases"]
         return next((entry for entry in leases if entry["id"] == lease), {})
 
     def look(self) -> Look | None:
@@ -152,7 +178,7 @@ class Bench:
         if self.driver is None:
             return None
         try:
-            return self.driver.look()
+            return self.driver.look(self.at_most(_ANSWER_WITHIN_S))
         except SilentDriverError as error:
             self.driver.close()
             self.driver, self.driver_problem = None, str(error)
@@ -177,8 +203,9 @@ class Bench:
             name,
             words,
             memory_mib=memory_mib,
-            wait_s=min(_WAIT_S, self.left_s),
+            wait_s=self.at_most(_WAIT_S),
             limit_s=_LIMIT_S,
+            left_s=lambda: self.left_s,
             mask=mask,
             gpus=gpus,
         )
@@ -186,9 +213,13 @@ class Bench:
         return program
 
     def tidy(self) -> None:
-        """End all that was started."""
-        while self._programs:
-            self._programs.pop().close()
+        """End all that was started, all at once."""
+        programs, self._programs = self._programs, []
+        for program in programs:
+            program.terminate()
+        deadline = time.monotonic() + self.at_most(_END_WITHIN_S)
+        for program in programs:
+            program.close(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
         """End everything."""

@@ -31,6 +31,7 @@ __all__ = ["framework", "kill", "lands", "masks", "out_of_memory", "peak", "shar
 
 _MOST_DEVICES = 8
 _HELD_S = 2.0
+_LOOK_WITHIN_S = 20.0
 _GIVEN_BACK_WITHIN_S = 10.0
 _FRAMEWORK_MIB = 512
 _FRAMEWORK_BOUND_MIB = 2048
@@ -206,7 +207,7 @@ def masks(bench: Bench) -> Told:
     # Of MIG slices CUDA shows a process one, whatever its mask names.
     chosen = [*reversed(whole[:_MOST_DEVICES])] or devices[:1]
     if not chosen:
-        raise SkippedError("no device can be given now")
+        raise SkippedError(bench.why_none())
     spellings = {"UUIDs": [device["uuid"] for device in chosen]}
     if chosen == devices[:1] and not whole:
         said = "numbers cannot name a MIG slice"
@@ -219,7 +220,8 @@ def masks(bench: Bench) -> Told:
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **_folder(bench)}
     for entries in spellings.values():
         mask = ",".join(entries)
-        seen = look_without_lease(bench.ground, bench.kind, {**order, "CUDA_VISIBLE_DEVICES": mask})
+        told = {**order, "CUDA_VISIBLE_DEVICES": mask}
+        seen = look_without_lease(bench.ground, bench.kind, told, bench.at_most(_LOOK_WITHIN_S))
         expect(
             seen == expected,
             f"with CUDA_DEVICE_ORDER=PCI_BUS_ID and the mask {mask} CUDA shows"

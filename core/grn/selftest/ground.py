@@ -5,12 +5,14 @@ folder that is removed at the end. Where the user's own broker has them, a secon
 out twice; so the checks go through that one, book like any other job, and have their job types,
 `selftest:...`, forgotten at the end. Stopping a broker that serves others is left to its owner.
 
-Must not: start a broker at the user's socket, or touch a profile of another name.
+Must not: start a broker at the user's socket, touch a profile of another name, or wait for a broker
+that hangs longer than it was told to: once it was silent, it is not asked again.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +39,7 @@ _OWN = {
     "sample_slow": "0.25s",
 }
 
-_LEAVES_WITHIN_S = 5.0
+_LEAVES_WITHIN_S = 4.0
 _LOOK_EVERY_S = 0.02
 
 
@@ -51,6 +53,8 @@ class Ground:
         self.spec: str = client.broker["devices"]
         self.folder = folder
         self._socket = socket
+        self._start = procs.start_time(self.pid)
+        self._silent: BrokerSilent | None = None
 
     @property
     def simulated(self) -> bool:
@@ -62,6 +66,21 @@ class Ground:
         """What `grn run` needs to find it."""
         return [] if self._socket is None else [f"--socket={self._socket}"]
 
+    def status(self, within_s: float) -> dict[str, Any]:
+        """Ask the broker for the state of its books.
+
+        Raises:
+            BrokerSilent: it does not answer, now or when it was asked before.
+        """
+        if self._silent is not None:
+            raise self._silent
+        self.client.answer_within_s = within_s
+        try:
+            return self.client.status()
+        except BrokerSilent as error:
+            self._silent = error
+            raise
+
     def environ(self) -> dict[str, str]:
         """The environment for what we start: the user's, without his settings of GRN."""
         settings = {"GRN_" + flag[2:].replace("-", "_").upper() for flag, _, _ in known_flags()}
@@ -71,17 +90,21 @@ class Ground:
 
     def close(self) -> None:
         """Leave it as it was: our own is ended, another one forgets our job types."""
+        self.client.answer_within_s = _LEAVES_WITHIN_S
         try:
+            if self._silent is not None:
+                return
             if self.private:
-                start = procs.start_time(self.pid)
                 self.client.stop()
-                _wait_for_end(self.pid, start)
+                _wait_for_end(self.pid, self._start)
             else:
                 self._forget()
         except BrokerUnavailable:
-            return  # it is gone already
+            return  # it is gone already, or hangs
         finally:
             self.client.close()
+            if self.private:
+                _kill(self.pid, self._start)
 
     def _forget(self) -> None:
         known = {entry["type"] for entry in self.client.profiles()}
@@ -130,6 +153,21 @@ def _wait_for_end(pid: int, start: int | None) -> None:
     deadline = time.monotonic() + _LEAVES_WITHIN_S
     while start is not None and procs.is_alive(pid, start) and time.monotonic() < deadline:
         time.sleep(_LOOK_EVERY_S)
+
+
+def _kill(pid: int, start: int | None) -> None:
+    """End a broker of our own that does not leave."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return  # it has left
+    try:
+        if start is not None and procs.start_time(pid) == start:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # it left just now
+    finally:
+        os.close(fd)
 
 
 def _running(settings: Settings) -> Client | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from grn.selftest.lines import Lines, object_in
 from grn.selftest.verdict import FailedError, SkippedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from grn.selftest.ground import Ground
 
@@ -22,6 +23,7 @@ __all__ = ["Program", "look_without_lease"]
 
 _NOT_GRANTED = 75
 _END_WITHIN_S = 20.0
+_LEAST_S = 1.0
 _STATUS_BYTES = 1 << 16
 _LAST_WORDS = 300
 
@@ -38,6 +40,7 @@ class Program:
         memory_mib: int,
         wait_s: float,
         limit_s: float,
+        left_s: Callable[[], float],
         mask: str | None = None,
         gpus: int = 1,
     ) -> None:
@@ -46,6 +49,7 @@ class Program:
         self._shared = not ground.private
         told, tell = os.pipe()
         self._told = told
+        self._left_s = left_s
         self._errors = os.path.join(ground.folder, f"{name}.{time.monotonic_ns()}.stderr")
         argv = [
             *[sys.executable, "-P", "-m", "grn", "run", *ground.words],
@@ -110,11 +114,12 @@ class Program:
         if self._status is not None:
             return self._status
         self._let_go()
+        within_s = min(_END_WITHIN_S, max(_LEAST_S, self._left_s()))
         try:
-            self.process.wait(_END_WITHIN_S)
+            self.process.wait(within_s)
         except subprocess.TimeoutExpired:
-            raise FailedError(f"the job did not end within {_END_WITHIN_S:g} s") from None
-        text = os.read(self._told, _STATUS_BYTES)
+            raise FailedError(f"the job did not end within {within_s:.0f} s") from None
+        text = _read(self._told)
         if not text:
             raise FailedError(
                 f"grn run ended with {self.process.returncode} and no word of its job:"
@@ -124,17 +129,18 @@ class Program:
         self._status = status
         return status
 
-    def close(self) -> None:
-        """End it, by force if need be."""
+    def terminate(self) -> None:
+        """Have it end."""
         self._let_go()
-        for end in (self.process.terminate, self.process.kill):
-            if self.process.poll() is None:
-                end()
-            try:
-                self.process.wait(_END_WITHIN_S)
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        if self.process.poll() is None:
+            self.process.terminate()
+
+    def close(self, within_s: float) -> None:
+        """See it off, by force if need be; one that hangs in the driver is left to its fate."""
+        self.terminate()
+        if not _ended(self.process, within_s):
+            self.process.kill()
+            _ended(self.process, _LEAST_S)
         os.close(self._told)
         if self.process.stdout is not None:
             self.process.stdout.close()
@@ -144,28 +150,44 @@ class Program:
             self.process.stdin.close()
 
 
-def look_without_lease(ground: Ground, kind: str, more: Mapping[str, str]) -> list[str]:
+def _ended(process: subprocess.Popen[Any], within_s: float) -> bool:
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _read(told: int) -> bytes:
+    """Read what was written to a pipe whose writer has ended."""
+    poll = select.poll()
+    poll.register(told, select.POLLIN)
+    return os.read(told, _STATUS_BYTES) if poll.poll(_LEAST_S * 1000) else b""
+
+
+def look_without_lease(
+    ground: Ground, kind: str, more: Mapping[str, str], within_s: float
+) -> list[str]:
     """Return the bare UUIDs that a program sees under these variables; it takes no memory.
 
     Raises:
         FailedError: it failed.
     """
     argv = [sys.executable, "-P", "-m", "grn.selftest.worker", f"--devices={kind}"]
+    pipe, environ = subprocess.PIPE, {**ground.environ(), **more}
+    process = subprocess.Popen(  # noqa: S603 - our own program
+        argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environ
+    )
     try:
-        done = subprocess.run(  # noqa: S603 - our own program
-            argv,
-            check=False,
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            env={**ground.environ(), **more},
-            timeout=_END_WITHIN_S,
-        )
+        out, err = process.communicate(timeout=within_s)
     except subprocess.TimeoutExpired:
-        text = f"a program without a lease did not end within {_END_WITHIN_S:g} s"
+        process.kill()  # it may hang in the driver, so nobody waits for its end
+        _ended(process, _LEAST_S)
+        text = f"a program without a lease did not end within {within_s:.0f} s"
         raise FailedError(text) from None
-    for said in map(object_in, done.stdout.splitlines()):
+    for said in map(object_in, out.splitlines()):
         if said is not None and said.get("event") == "sees":
             uuids: list[str] = said["uuids"]
             return uuids
-    words = " ".join(done.stderr.decode("utf-8", "replace").split())[-_LAST_WORDS:]
-    raise FailedError(f"a program without a lease ended with {done.returncode}: {words}")
+    words = " ".join(err.decode("utf-8", "replace").split())[-_LAST_WORDS:]
+    raise FailedError(f"a program without a lease ended with {process.returncode}: {words}")

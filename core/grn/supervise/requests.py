@@ -169,8 +169,9 @@ class Requests:
             self.ask()
 
     def _message(self, request_id: int, job: Job) -> Message:
-        waited_s = job.waited_s + self._loop.now() - job.asked_s
-        return {"op": "acquire", "id": request_id, **job.request, "waited_s": waited_s}
+        asked_s = job.asked_s - job.waited_s
+        waits = {"asked_s": asked_s, "waited_s": self._loop.now() - asked_s}
+        return {"op": "acquire", "id": request_id, **job.request, **waits}
 
     def _settle(self, job: Job, message: Message) -> None:
         job.waited_s += self._loop.now() - job.asked_s

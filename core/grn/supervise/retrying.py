@@ -15,9 +15,16 @@ from grn.rules.units import format_mib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Protocol
 
     from grn.supervise.job import Job
+
+    class Tries(Protocol):
+        """What a decision needs of a job: how often it has run, and its request."""
+
+        tries: int
+        request: dict[str, Any]
+
 
 __all__ = ["following", "note_attempt", "tried"]
 
@@ -27,7 +34,7 @@ _ALONE = {"memory_mib": "whole", "largest": True, "policy": "spread"}
 
 
 def following(
-    job: Job, *, retries: int, remedy: str, next_mib: int | None
+    job: Tries, *, retries: int, remedy: str, next_mib: int | None
 ) -> dict[str, Any] | None:
     """Return what to change in the request for another try; None if there shall be none.
 

@@ -18,6 +18,13 @@ import resource
 import signal
 
 from grn.supervise.kernel import die_with_parent
+from grn.supervise.programs import (
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    candidates,
+    exec_failure,
+    exec_first,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,10 +33,15 @@ if TYPE_CHECKING:
 
     from grn.supervise.signals import Signals
 
-__all__ = ["Child", "Spawner", "exec_failure", "hold_standard_descriptors"]
+__all__ = [
+    "NOT_EXECUTABLE",
+    "NOT_FOUND",
+    "Child",
+    "Spawner",
+    "exec_failure",
+    "hold_standard_descriptors",
+]
 
-NOT_FOUND = 127
-NOT_EXECUTABLE = 126
 _HIGHEST_STANDARD = 2
 _OUR_FILES = 64
 _FILES_PER_CHILD = 4  # two pipes, the one that tells of exec, a log
@@ -88,7 +100,7 @@ class Spawner:
             OSError: the process could not be made (limits, memory). A program that cannot be
                 executed shows later, in `Child.exec_errno`.
         """
-        paths = _candidates(words[0], env)
+        paths = candidates(words[0], env)
         told, tell = os.pipe2(os.O_CLOEXEC)
         try:
             pid = os.fork()
@@ -123,7 +135,7 @@ class Spawner:
             if cores:
                 _bind(cores)
             self._signals.restore_in_child()
-            problem = _exec_first(paths, words, env)
+            problem = exec_first(paths, words, env)
         except OSError as error:
             problem = error.errno or errno.EIO
         finally:
@@ -138,38 +150,6 @@ def _bind(cores: Sequence[int]) -> None:
     except OSError as error:  # the broker may use cores that are not ours, in another container
         text = f"grn run: not bound to cores {', '.join(map(str, cores))}: {error.strerror}\n"
         os.write(_HIGHEST_STANDARD, text.encode())
-
-
-def _candidates(name: str, env: Mapping[str, str]) -> list[str]:
-    """List the files that `name` may mean, as execvp(3) looks for them."""
-    if "/" in name:
-        return [name]
-    folders = env.get("PATH", os.defpath).split(os.pathsep)
-    return [os.path.join(folder or ".", name) for folder in folders]
-
-
-def _exec_first(paths: Sequence[str], words: Sequence[str], env: Mapping[str, str]) -> int:
-    """Execute the first file that can be; return the errno that says most about the failure."""
-    problem = errno.ENOENT
-    for path in paths:
-        try:
-            os.execve(path, list(words), env)  # noqa: S606 - no shell is the point
-        except OSError as error:
-            if error.errno in {errno.ENOENT, errno.ENOTDIR}:
-                continue
-            problem = error.errno or errno.EIO
-            if problem != errno.EACCES:
-                break
-    return problem
-
-
-def exec_failure(number: int, name: str) -> str:
-    """Say why a program could not be started."""
-    if number == errno.ENOENT:
-        return f"{name}: not found"
-    if number == errno.ENOEXEC:
-        return f"{name}: not a program (a script needs a first line such as #!/bin/sh)"
-    return f"{name}: {os.strerror(number).lower()}"
 
 
 def hold_standard_descriptors() -> None:

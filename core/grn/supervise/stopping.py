@@ -106,6 +106,13 @@ class Stopper:
                 self._enter(stop, KILLED)
         self.wake()
 
+    def press(self) -> None:
+        """Let nothing end by itself any more: terminate what was only asked so far."""
+        for stop in self._stops.values():
+            if stop.phase == ASKED:
+                self._enter(stop, TERMINATED)
+        self.wake()
+
     def wake(self) -> None:
         """Look again at the next turn of the loop: something has changed."""
         if self._stops:

@@ -50,12 +50,13 @@ class Census:
 
     `apart`: children of ours that are no job's, with all below them. `guarded`: a broker is being
     started and cannot be told from a job's unmarked orphan yet, so the heir gets nothing. To be made
-    before the first job is started: the children that are there already are apart.
+    before the first job is started: the children that are there already are apart. Who makes it later
+    says which were there (`before`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before: Iterable[int] | None = None) -> None:
         self._me = os.getpid()
-        self.apart = set(procs.children(self._me))
+        self.apart = set(procs.children(self._me) if before is None else before)
         self.guarded = False
         self._among_strangers = bool(self.apart)
 

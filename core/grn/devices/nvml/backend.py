@@ -17,6 +17,7 @@ from grn.paths import SYSTEM_SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from grn.devices.base import DeviceInfo
     from grn.devices.claim import Claims
@@ -50,9 +51,10 @@ class NvmlBackend:
         """Why jobs must be told their devices by UUID, not by number; '' if numbers are certain."""
         self.links = tuple(links)
         self.nursery = nursery
-        self._claims = claims
+        self.claims = claims
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rounds: set[Round] = set()
+        self._joined: list[NvmlBackend] = []
         self._last = self._not_read("it has not been read yet")
 
     def _not_read(self, why: str) -> tuple[DeviceReading, ...]:
@@ -94,6 +96,20 @@ class NvmlBackend:
                 link.attach(self._loop)
         return self._loop
 
+    def absorb(self, other: NvmlBackend) -> None:
+        """Manage the devices of another backend, too: those that appeared since we were opened."""
+        self.note, self.numbers_differ = other.note, other.numbers_differ
+        if not other.devices:
+            other.close()
+            return
+        self.devices += other.devices
+        self.links += other.links
+        self._last += other.read({}, {})
+        self._joined.append(other)
+        if self._loop is not None:
+            for link in other.links:
+                link.attach(self._loop)
+
     def close(self) -> None:
         """End the workers and give the cards back. Who still waits is not answered any more."""
         for asked in self._rounds:
@@ -101,13 +117,19 @@ class NvmlBackend:
         self._rounds.clear()
         for link in self.links:
             link.close()
-        self.nursery.close()
-        if self._claims is not None:
-            self._claims.close()
+        for nursery in (self.nursery, *(other.nursery for other in self._joined)):
+            nursery.close()
+        for claims in (self.claims, *(other.claims for other in self._joined)):
+            if claims is not None:
+                claims.close()
 
 
-def open_nvml(mask: str | None, *, within_s: float = WITHIN_S) -> NvmlBackend | str:
+def open_nvml(
+    mask: str | None, *, within_s: float = WITHIN_S, beside: AbstractSet[str] = frozenset()
+) -> NvmlBackend | str:
     """Open the NVIDIA cards of this machine, or say why there are none to open.
+
+    `beside` names devices that this process has opened already: they are left out.
 
     Raises:
         BrokerUnavailable: other brokers manage all that the mask leaves.
@@ -118,19 +140,22 @@ def open_nvml(mask: str | None, *, within_s: float = WITHIN_S) -> NvmlBackend | 
         if found.problem or not found.cards:
             nursery.close()
             return found.problem or "the NVIDIA driver lists no card"
-        return _assembled(choose(found.cards, mask), workers, nursery)
+        return _assembled(choose(found.cards, mask), workers, nursery, beside)
     except BaseException:
         nursery.close()
         raise
 
 
-def _assembled(choice: Choice, workers: Mapping[int, Worker], nursery: Nursery) -> NvmlBackend:
+def _assembled(
+    choice: Choice, workers: Mapping[int, Worker], nursery: Nursery, beside: AbstractSet[str]
+) -> NvmlBackend:
     """Claim the chosen devices, keep the workers of their cards, and let the others go."""
-    claims = claim([info.uuid for info, _ in choice.devices])
-    if choice.devices and not claims.held:
+    wanted = [(info, card) for info, card in choice.devices if info.uuid not in beside]
+    claims = claim([info.uuid for info, _ in wanted])
+    if wanted and not claims.held:
         claims.close()
         raise _all_taken(claims.elsewhere)
-    ours = [(info, card) for info, card in choice.devices if info.uuid in claims.held]
+    ours = [(info, card) for info, card in wanted if info.uuid in claims.held]
     cards = {card.index: card for _, card in ours}
     for index, worker in workers.items():
         if index not in cards:
