@@ -67,7 +67,8 @@ def apply(applied: Applied) -> None:
         _settle()
     late = too_late(name for name in changed if not name.startswith("GRN_"))
     if late and not _is_kept(applied):
-        warn(f"lease {applied.lease}: {late}. Ask for the lease before the import, or isolate=True")
+        # Without the lease's name: said once for a line, not once for each of a thousand leases.
+        warn(f"{late}. Ask for the lease before the import, or leave @grn.job its own process")
 
 
 def take_back(applied: Applied) -> None:

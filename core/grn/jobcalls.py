@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import os
 import threading
 from contextvars import ContextVar
@@ -22,8 +21,11 @@ from typing import TYPE_CHECKING, Any, cast
 from grn import hub, hubasync
 from grn.affinity import bind_here, cores_of
 from grn.applied import Applied, apply, bound, changes, take_back
+from grn.copied import refuse_lost_copies
 from grn.endings import ending_of
 from grn.errors import BrokerUnavailable, LeaseError
+from grn.jobspec import is_async
+from grn.nesting import inside
 from grn.rules.environment import derive, job_environment
 from grn.saying import warn
 
@@ -66,6 +68,7 @@ class _Call:
         """Start it in a process of its own."""
         from grn.isolate import ForkServer  # noqa: PLC0415 - loads what starts processes
 
+        refuse_lost_copies(self.spec.name, (*self.args, *self.kwargs.values()))
         env = {**os.environ, **explicit}
         cores: list[int] = []
         if grant is not None:
@@ -89,7 +92,7 @@ class _Call:
     def _body(self, *, lighter: bool) -> Callable[..., Any]:
         function = self.spec.lighter if lighter else self.spec.function
         by_value = getattr(function, "__module__", None) == "__main__"
-        if function is not None and by_value and not inspect.iscoroutinefunction(function):
+        if function is not None and by_value and not is_async(function):
             return function
         return _Body(self.wrapper, lighter=lighter)
 
@@ -108,7 +111,8 @@ class _Call:
         apply(applied)
         binding = bind_here(grant, self.spec.name)
         try:
-            yield
+            with inside(grant):
+                yield
         finally:
             if binding is not None:
                 binding.take_back()

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from grn import jobcalls
 from grn.errors import UsageError
-from grn.jobspec import JobSpec
+from grn.jobspec import JobSpec, called, is_async, name_of
 from grn.wishes import NORMAL, ONE, Wish
 
 if TYPE_CHECKING:
@@ -190,6 +190,8 @@ def job(
         if_unavailable="run" if continue_on_server_unavailable else if_unavailable,
         type=_one_name("type", type, "jobstr", jobstr),
     )
+    if isolate is not None and not isinstance(isolate, bool):
+        raise UsageError(f"isolate={isolate!r} is neither True nor False, nor None")
     decorate = functools.partial(_decorated, wish=wish, isolate=isolate)
     return decorate if function is None else decorate(function)
 
@@ -208,7 +210,7 @@ def _decorated(function: Any, /, *, wish: Wish, isolate: bool | None) -> Any:
     spec = JobSpec(
         function,
         wish,
-        name=getattr(function, "__qualname__", type(function).__name__),
+        name=name_of(function),
         isolate=isolate,
     )
     spec.check_template()
@@ -224,16 +226,17 @@ def _check(function: Any) -> None:
         raise UsageError(f"to name the job's type write @grn.job(type={function!r})")
     if isinstance(function, type) or not callable(function):
         raise UsageError(f"{function!r} is not a function: decorate a function or a method")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    code = called(function)
+    if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
         raise UsageError(
-            f"{function.__qualname__} is a generator: its body would run after its lease has ended."
+            f"{name_of(function)} is a generator: its body would run after its lease has ended."
             " Return a list, or use `with grn.lease()` in it"
         )
 
 
 def _wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a plain function: it binds as a method, and is pickled by its name."""
-    if inspect.iscoroutinefunction(function):
+    if is_async(function):
 
         async def run_async(*args: Any, **kwargs: Any) -> Any:
             return await jobcalls.call_async(run_async, args, kwargs)

@@ -5,6 +5,7 @@ Must not: ask the broker, or run anything.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from string import Formatter
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,27 @@ if TYPE_CHECKING:
     from grn.grants import Grant
     from grn.wishes import Wish
 
-__all__ = ["JobSpec"]
+__all__ = ["JobSpec", "called", "is_async", "name_of"]
+
+
+def called(function: Callable[..., Any]) -> Any:
+    """Return what runs when this is called: of an object its `__call__`, of a partial what it calls."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    routine = inspect.isroutine(function) or not callable(function)
+    return function if routine else type(function).__call__
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether a call has to be awaited."""
+    return inspect.iscoroutinefunction(called(function))
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return what people call it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def _fields(text: str) -> list[str]:

@@ -24,6 +24,7 @@ from grn.affinity import bind_here
 from grn.applied import Applied, apply, bound, changes, mask_of_kept, take_back
 from grn.endings import ending_of
 from grn.errors import BrokerUnavailable, GrnError, LeaseError
+from grn.nesting import enter, leave
 from grn.reporting import of_frameworks, whole_mib
 from grn.rules.environment import derive, explain_lines
 from grn.saying import warn
@@ -145,6 +146,7 @@ class _Block:
         self._wish = wish
         self._type = job_type
         self._held: HeldLease | None = None
+        self._outside: tuple[int, int] | None = None
 
     def _request(self) -> tuple[dict[str, Any], dict[str, str]]:
         if self._held is not None:
@@ -153,6 +155,7 @@ class _Block:
 
     def _hold(self, grant: Grant | None, explicit: Mapping[str, str]) -> HeldLease:
         self._held = held = HeldLease(grant, explicit)
+        self._outside = enter(grant)
         for text in held.warnings():
             warn(text)
         return held
@@ -172,6 +175,7 @@ class _Block:
         held, self._held = self._held, None
         if held is None:
             return None
+        leave(self._outside)
         held.take_back()
         return held.grant
 

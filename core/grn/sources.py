@@ -1,7 +1,9 @@
 """Where a Python function comes from: finds the facts by which `grn.rules.functype` names its type.
 
 Promises: the same function is found at the same place whether its module is `__main__`, was imported,
-was started by a relative path, or is looked at from another working directory.
+was started by a relative path, is looked at from another working directory, or was sent to a worker by
+value, as Dask and joblib do with functions of `__main__`: their code has lost its file's name then, and
+their global names still have it.
 Must not: import a module, or read a source file.
 """
 
@@ -16,13 +18,14 @@ from grn.rules.functype import function_type, is_cell, is_file, notebook_type, s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import CodeType
     from typing import Any
 
 __all__ = ["caller_type", "type_of"]
 
 _NOTEBOOK_VARIABLES = ("JPY_SESSION_NAME", "PAPERMILL_INPUT_PATH")
+_IPYTHON = "get_ipython"
 _NOTEBOOK_GLOBALS = ("__vsc_ipynb_file__", "__session__")
 
 
@@ -38,7 +41,7 @@ def type_of(function: Callable[..., Any]) -> str:
     inner = getattr(inner, "__func__", inner)  # a bound method, a staticmethod
     code = getattr(inner, "__code__", None)
     if code is not None:
-        return _type_of_code(code, inner.__qualname__)
+        return _type_of_code(code, inner.__qualname__, getattr(inner, "__globals__", {}))
     if not hasattr(inner, "__qualname__"):  # an object that can be called
         inner = type(inner)
     module = sys.modules.get(inner.__module__ or "")
@@ -54,15 +57,18 @@ def caller_type(depth: int) -> str:
     Raises:
         UsageError: if that is a lambda.
     """
-    code = sys._getframe(depth + 1).f_code  # noqa: SLF001 - inspect, which wraps it, is heavy
-    return _type_of_code(code, code.co_qualname)
+    frame = sys._getframe(depth + 1)  # noqa: SLF001 - inspect, which wraps it, is heavy
+    return _type_of_code(frame.f_code, frame.f_code.co_qualname, frame.f_globals)
 
 
-def _type_of_code(code: CodeType, qualname: str) -> str:
+def _type_of_code(code: CodeType, qualname: str, names: Mapping[str, Any]) -> str:
     source = code.co_filename
     if is_file(source):
         return function_type(_resolved(source), qualname)
-    if is_cell(source):
+    path = names.get("__file__")
+    if isinstance(path, str) and not is_cell(source):
+        return function_type(_resolved(path), qualname)
+    if is_cell(source) or _IPYTHON in names:  # what `%%time` runs has another name
         return notebook_type(_notebook(), _folder(), qualname)
     return source_type(qualname)
 

@@ -12,6 +12,7 @@ import os
 from grn.client import shares
 from grn.connection import own_cores
 from grn.errors import UsageError
+from grn.nesting import within
 from grn.rules.units import parse_duration_s, parse_size_mib
 
 TYPE_CHECKING = False
@@ -111,11 +112,11 @@ class Wish:
         if not _is_number(priority):
             raise UsageError(f"priority={priority!r} is not a whole number; higher goes first")
         self.wait_s = _wait_s(wait)
-        self.label = label
-        self.env = dict(env or {})
+        self.label = _text("label", label)
+        self.env = _variables(env)
         if_unavailable = _one_of("if_unavailable", if_unavailable, _IF_UNAVAILABLE)
         self.run_without = if_unavailable == "run"
-        if type is not None and not type.strip():
+        if type is not None and not _text("type", type).strip():
             raise UsageError("type='' names nothing: leave it out, or give the job type a name")
         self.type = type
 
@@ -146,6 +147,7 @@ class Wish:
             ),
             "mask": os.environ.get("CUDA_VISIBLE_DEVICES") if mask is None else mask,
             "outer": os.environ.get("GRN_LEASE"),
+            "within": within(),
             "cores": own_cores(),
             "in_process": in_process,
         }
@@ -221,6 +223,19 @@ def _yes_or_no(name: str, value: bool | None) -> bool | None:  # noqa: FBT001 - 
     if value is not None and not isinstance(value, bool):
         raise UsageError(f"{name}={value!r} is neither True nor False, nor None")
     return value
+
+
+def _text(name: str, value: str) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{name}={value!r} is not a text")
+    return value
+
+
+def _variables(env: Mapping[str, str] | None) -> dict[str, str]:
+    try:
+        return dict(env or {})
+    except (TypeError, ValueError):
+        raise UsageError(f"env={env!r}: give a mapping such as {{'NAME': 'value'}}") from None
 
 
 def _size(name: str, value: str | int) -> int:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import ctypes
 import os
 import random
@@ -285,3 +286,9 @@ def numpy_chance() -> float:
     import numpy as np
 
     return float(np.random.rand())  # noqa: NPY002
+
+
+def leave_with_a_reducer(code: int) -> None:
+    """Leave where a library has registered how exceptions are pickled: without their constructor."""
+    copyreg.pickle(SystemExit, lambda error: (SystemExit.__new__, (SystemExit, *error.args)))
+    raise SystemExit(code)

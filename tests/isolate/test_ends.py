@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,15 @@ def test_sys_exit_is_an_exception(
     assert isinstance(error, SystemExit)
     assert error.code == code
     assert child.exit_code == status
+
+
+def test_the_code_of_sys_exit_survives_odd_pickling(
+    server: ForkServer, env: dict[str, str]
+) -> None:
+    """Libraries that pickle exceptions without their constructor (tblib, with Dask) do not lose it."""
+    error = server.run(bodies.leave_with_a_reducer, (3,), env=env).outcome().error
+    assert isinstance(error, SystemExit)
+    assert error.code == 3
 
 
 def test_an_interrupt_is_an_exception(
@@ -229,6 +239,24 @@ def test_what_stays_behind_can_be_stopped(
     assert os.path.exists(f"/proc/{left}")
     child.stop(grace_s=30)
     wait_gone(left)
+
+
+def test_a_shell_is_stopped_before_its_command(
+    server: ForkServer, env: dict[str, str], tmp_path: Path
+) -> None:
+    """What stays behind is named, and ends parents first: a shell goes on to none of its next lines."""
+    begun, over = tmp_path / "begun", tmp_path / "over"
+    line = f"touch {begun}; sleep 1000; touch {over}"
+
+    def leave_a_shell_behind() -> None:
+        subprocess.Popen(["sh", "-c", line], start_new_session=True)
+
+    child = server.run(leave_a_shell_behind, env={**env, "GRN_LEASE": f"own-{os.getpid()}"})
+    assert child.outcome().kind == "returned"
+    eventually(lambda: begun.exists() and len(child.left()) == 2, what="shell and command run")
+    assert child.stop(grace_s=30) == []
+    assert child.left() == []
+    assert not over.exists()
 
 
 def test_a_broker_that_a_body_has_started_stays(

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def here(new_env: Callable[..., BrokerEnv], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Return a function that makes a broker, to which this process's environment leads."""
+    """Return a function that makes a broker, to which this process's environment leads.
+
+    What this process happens to have imported is no matter: that it is warned of has its own tests.
+    """
+    monkeypatch.setattr("grn.loaded._THREADED", ())
 
     def make(devices: str = "sim:1x10000MiB", **more: Any) -> BrokerEnv:
         env = new_env(devices, **more)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -128,6 +128,24 @@ def test_a_cell_knows_its_notebook(
         exec(compile(code, f"/tmp/ipykernel_9/{number}.py", "exec"), names)  # noqa: S102, S108
         types.add(type_of(names["train"]))
     assert types == {f"{tmp_path}/a.ipynb::train"}
+
+
+def test_what_was_sent_to_a_worker_by_value_keeps_its_file() -> None:
+    """Dask's and joblib's pickler takes the file from the code, and leaves it in the global names."""
+    names: dict[str, Any] = {"__file__": "/w/a.py", "caller_type": caller_type}
+    code = "def train(): return caller_type(0)"
+    exec(compile(code, "<dynamic-code>", "exec"), names)  # noqa: S102
+    assert type_of(names["train"]) == names["train"]() == "/w/a.py::train"
+
+
+def test_what_a_magic_of_a_cell_runs_belongs_to_the_notebook(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]
+) -> None:
+    """`%%time` compiles the cell under a name of its own."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"get_ipython": None}
+    exec(compile("def train(): ...", "<timed exec>", "exec"), names)  # noqa: S102
+    assert type_of(names["train"]) == f"{os.path.realpath(tmp_path)}/<notebook>::train"
 
 
 def test_what_was_typed_in_is_told_by_its_name() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import os
-import pickle
 import signal
 import sys
 import tempfile
@@ -13,17 +10,18 @@ import threading
 import types
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 import grn
 from grn import applied
-from grn.errors import LeaseError, UsageError
+from grn.errors import LeaseError
 from grn.isolate import BodyDied
 from grn.testing.cuda import OutOfMemory
-from tests.env import PATIENCE_S, ROOT, eventually, wait_gone
+from tests.env import PATIENCE_S
 from tests.python import decorated
+from tests.python.books import MODULE, free, profiles
 from tests.python.decorated import Trainer
 
 if TYPE_CHECKING:
@@ -35,17 +33,6 @@ if TYPE_CHECKING:
     Here = Callable[..., BrokerEnv]
 
 pytestmark = pytest.mark.filterwarnings("ignore:type '")  # that a job used no device
-MODULE = os.path.realpath(decorated.__file__)
-
-
-def profiles(env: BrokerEnv) -> dict[str, dict[str, Any]]:
-    """Return what was learnt, by the function's name."""
-    return {profile["type"].rpartition("::")[2]: profile for profile in env.client().profiles()}
-
-
-def free(env: BrokerEnv) -> bool:
-    """Whether no lease is left."""
-    return not env.status()["leases"]
 
 
 # -- what comes back ------------------------------------------------------------------------------
@@ -378,193 +365,3 @@ def test_without_a_broker_it_can_run_all_the_same(
         assert go_on(2.0)["loss"] == 2.0
     with pytest.raises(grn.BrokerUnavailable, match="none here"):
         decorated.train(2.0)
-
-
-# -- asynchronous ---------------------------------------------------------------------------------
-
-
-def test_async_jobs_run_side_by_side(here: Here) -> None:
-    """Each coroutine runs in a process and a loop of its own, while the caller's goes on."""
-    env = here()
-
-    async def many() -> list[tuple[int, int, str]]:
-        return list(await asyncio.gather(*map(decorated.fetch, range(6))))
-
-    results = asyncio.run(many())
-    assert [number for number, _, _ in results] == list(range(6))
-    assert len({pid for _, pid, _ in results} | {os.getpid()}) == 7
-    assert len({lease for _, _, lease in results}) == 6
-    assert free(env)
-
-
-def test_async_in_place_one_at_a_time(here: Here) -> None:
-    """In the caller's loop one runs, and another task is refused."""
-    env = here()
-
-    async def two() -> list[Any]:
-        calls = (decorated.fetch_in_place(number) for number in range(2))
-        return list(await asyncio.gather(*calls, return_exceptions=True))
-
-    first, second = asyncio.run(two())
-    assert first[:2] == (0, os.getpid())
-    assert isinstance(second, LeaseError)
-    assert free(env)
-
-
-def test_cancelling_an_async_job_stops_it(here: Here, tmp_path: Path) -> None:
-    """Its process is gone, its lease is free, and it counts for no failure."""
-    env = here()
-    path = tmp_path / "pid"
-
-    async def cancelled() -> None:
-        task = asyncio.create_task(decorated.stay_async(str(path)))
-        await asyncio.to_thread(eventually, lambda: path.exists() and path.read_text())
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    asyncio.run(cancelled())
-    wait_gone(int(path.read_text()))
-    eventually(lambda: free(env))
-
-
-def test_ctrl_c_stops_the_job_with_its_caller(scripts: Callable[..., Any], tmp_path: Path) -> None:
-    """KeyboardInterrupt in the caller ends the job's process; its lease is given back."""
-    made = scripts()
-    path = tmp_path / "pid"
-    script = made.write(
-        f"from tests.python.decorated import stay\ntry:\n    stay({str(path)!r})\n"
-        "except KeyboardInterrupt:\n    print('stopped')\n"
-    )
-    env = {**made.env.environ, "PYTHONPATH": ROOT}
-    caller = made.env.popen([sys.executable, script], env=env, stdout=-1)
-    eventually(lambda: path.exists() and path.read_text())
-    caller.send_signal(signal.SIGINT)
-    assert caller.communicate(timeout=PATIENCE_S)[0] == b"stopped\n"
-    wait_gone(int(path.read_text()))
-    assert free(made.env)
-
-
-def test_ctrl_c_ends_the_wait_for_a_lease(scripts: Callable[..., Any]) -> None:
-    """KeyboardInterrupt while a call waits withdraws its request; the process may go on."""
-    made = scripts()
-    talker = made.env.talker()
-    grant = talker.acquire(memory_mib="whole")
-    script = made.write(
-        "from tests.python.decorated import train\nimport sys\n"
-        "try:\n    train(1.0)\nexcept KeyboardInterrupt:\n    print('stopped', flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    env = {**made.env.environ, "PYTHONPATH": ROOT}
-    caller = made.env.popen([sys.executable, script], env=env, stdout=-1, stdin=-1)
-    eventually(lambda: made.env.status()["waiters"])
-    caller.send_signal(signal.SIGINT)
-    assert caller.stdout.readline() == b"stopped\n"
-    eventually(lambda: not made.env.status()["waiters"])
-    assert caller.poll() is None
-    caller.communicate(timeout=PATIENCE_S)
-    talker.release(grant)
-
-
-def test_a_callers_death_ends_its_job(scripts: Callable[..., Any], tmp_path: Path) -> None:
-    """No job outlives a caller that was killed, and no lease does."""
-    made = scripts()
-    path = tmp_path / "pid"
-    script = made.write(f"from tests.python.decorated import stay\nstay({str(path)!r})\n")
-    env = {**made.env.environ, "PYTHONPATH": ROOT}
-    caller = made.env.popen([sys.executable, script], env=env)
-    eventually(lambda: path.exists() and path.read_text())
-    caller.kill()
-    caller.wait(PATIENCE_S)
-    wait_gone(int(path.read_text()))
-    eventually(lambda: free(made.env))
-
-
-# -- what it is -----------------------------------------------------------------------------------
-
-
-def test_a_decorated_function_looks_like_itself() -> None:
-    """Name, documentation, signature and kind are the function's."""
-    assert decorated.train.__name__ == "train"
-    assert decorated.train.__doc__ == "Return what was given, and where this runs."
-    assert str(inspect.signature(decorated.train)).startswith("(rate: 'float', *, epochs")
-    assert inspect.iscoroutinefunction(decorated.fetch)
-    assert decorated.train.__wrapped__(2.0)["pid"] == os.getpid()
-
-
-def test_a_decorated_function_is_picklable() -> None:
-    """By its name, as any function: pools and queues take it."""
-    assert pickle.loads(pickle.dumps(decorated.train)) is decorated.train  # noqa: S301 - our own
-    assert pickle.loads(pickle.dumps(Trainer(2).fit)).__self__.size == 2  # noqa: S301 - the same
-
-
-def test_functions_of_main_are_jobs(scripts: Callable[..., Any]) -> None:
-    """A script needs no guard, and its functions may use each other and its globals."""
-    out = (
-        scripts()
-        .run(
-            "import grn, os\n"
-            "FACTOR = 3\n"
-            "class Point:\n    x = 14\n"
-            "@grn.job\n"
-            "def times(point): return point.x * FACTOR\n"
-            "@grn.job\n"
-            "def work(point): return times(point), type(point).__name__, os.getpid()\n"
-            "@grn.job\n"
-            "async def later(point): return point.x\n"
-            "import asyncio\n"
-            "total, name, pid = work(Point())\n"
-            "print(total, name, pid != os.getpid(), asyncio.run(later(Point())))\n"
-        )
-        .stdout
-    )
-    assert out == "42 Point True 14\n"
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: grn.job(lambda: None), "lambda has no name"),
-        (lambda: grn.job(int), "not a function"),
-        (lambda: grn.job("name"), r"@grn.job\(type='name'\)"),  # type: ignore[call-overload]
-        (lambda: grn.job(_generator), "generator"),
-        (lambda: grn.job(gpus=-1), "gpus=-1"),
-        (lambda: grn.job(type="a", jobstr="b"), "the same"),
-        (lambda: grn.job(type="t {batch}")(_generator.__class__.mro), "batch|not a function"),
-        (lambda: grn.job(type="t {size}")(_sized_wrong), "no argument 'size'"),
-        (lambda: grn.job(type="t {")(_sized_wrong), "stands for a brace"),
-    ],
-    ids=["lambda", "class", "text", "generator", "gpus", "twice", "method", "field", "brace"],
-)
-def test_what_cannot_be_a_job_is_refused_when_it_is_decorated(
-    make: Callable[[], object], says: str
-) -> None:
-    """The mistake is named where it is written."""
-    with pytest.raises(UsageError, match=says):
-        make()
-
-
-def _generator() -> Any:
-    yield 1
-
-
-def _sized_wrong(batch: int) -> int:
-    return batch
-
-
-def test_a_lambda_with_a_type_is_a_job(here: Here) -> None:
-    """Whoever names its type may decorate one."""
-    here()
-    assert grn.job(type="t")(lambda number: number + 1)(1) == 2
-
-
-def test_the_older_names_still_work(here: Here) -> None:
-    """`jobstr` and `resource_policy` are `type` and `policy`."""
-    env = here()
-
-    @grn.job(jobstr="old", resource_policy="pack", isolate=False)
-    def work() -> None:
-        grn.report_peak(500)
-
-    work()
-    assert profiles(env)["old"]["estimate_mib"] == 500

@@ -187,6 +187,7 @@ def test_caps_on_threads_come_too_late_for_numpy(
 ) -> None:
     """NumPy reads its caps when it is loaded; no device is spoken of."""
     here()
+    monkeypatch.setattr("grn.loaded._THREADED", ("numpy",))
     monkeypatch.setitem(sys.modules, "numpy", types.ModuleType("numpy"))
     with (
         grn.lease() as lease,
@@ -355,6 +356,9 @@ def _no_broker(*_: object) -> None:
         ({"wait": -1}, "wait=-1"),
         ({"priority": "high"}, "priority='high'"),
         ({"type": " "}, "type"),
+        ({"type": 3}, "type=3 is not a text"),
+        ({"label": 3}, "label=3 is not a text"),
+        ({"env": ["A=1"]}, "give a mapping such as"),
     ],
     ids=str,
 )

@@ -147,7 +147,7 @@ def _hint(value: Any) -> str:
         value.close()
         return "; an async function is not awaited here: call asyncio.run(…) in the function"
     if isinstance(value, GeneratorType):
-        return "; a generator is made a list with collect=True"
+        return "; return a list (`collect=True` makes one of a generator)"
     return ""
 
 

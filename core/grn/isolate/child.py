@@ -240,6 +240,10 @@ class Child:
         self.stopped = self.stopped or not self._wait_a_little(0)
         return self._family.stop(grace_s, self._wait_a_little)
 
+    def left(self) -> list[int]:
+        """Return the pids of what it has started that lives, and its own if it lives."""
+        return sorted(self._family.find())
+
     def _wait_a_little(self, seconds: float) -> bool:
         return self._pidfd < 0 or self.wait(seconds)
 

@@ -92,7 +92,10 @@ def _link(error: BaseException, place: dict[int, int], dumps: Callable[[Any], by
 
 def _is_like(copy: object, error: BaseException) -> bool:
     return (
-        type(copy) is type(error) and str(copy) == str(error) and len(copy.args) == len(error.args)
+        type(copy) is type(error)
+        and str(copy) == str(error)
+        and len(copy.args) == len(error.args)
+        and getattr(copy, "code", None) == getattr(error, "code", None)
     )
 
 
@@ -148,5 +151,7 @@ def _without_constructor(
 ) -> BaseException:
     error = cls.__new__(cls, *args)
     error.args = args
+    if isinstance(error, SystemExit):
+        SystemExit.__init__(error, *args)  # the only one to set its code, which nothing else keeps
     error.__dict__.update(attributes)
     return error

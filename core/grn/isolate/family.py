@@ -111,7 +111,8 @@ class Family:
         deadline = time.monotonic() + grace_s
         asked: set[tuple[int, int]] = set()
         while (found := self.find()) and time.monotonic() < deadline:
-            fresh = dict(found.items() - asked)
+            # Parents first: a shell whose command dies before its own TERM would run the next one.
+            fresh = {pid: start for pid, start in found.items() if (pid, start) not in asked}
             signal_all(fresh, signal.SIGTERM)
             signal_all(fresh, signal.SIGCONT)  # a stopped process would not see it
             asked |= fresh.items()

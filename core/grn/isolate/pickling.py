@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 else:
     _Pickler = cloudpickle.Pickler
 
-__all__ = ["Keep", "Returning", "culprit", "dump_call", "dump_value"]
+__all__ = ["Keep", "Returning", "culprit", "dump_call", "dump_value", "travels_by_name"]
 
 _PROTOCOL = 5
 _NO_FILE = "<dynamic-code>"  # what cloudpickle writes instead
@@ -54,7 +54,7 @@ def dump_call(
 ) -> None:
     """Pickle a call; what cannot be pickled raises whatever it raises."""
     call = (fn, tuple(args), dict(kwargs))
-    strangers = [module for module in _modules_of(fn) if not _can_be_imported(module)]
+    strangers = [module for module in _modules_of(fn) if not travels_by_name(module)]
     if not strangers:
         _pickler(file, keep).dump(call)
         return
@@ -93,7 +93,7 @@ def _modules_of(fn: Any) -> Iterator[ModuleType]:
         yield module
 
 
-def _can_be_imported(module: ModuleType) -> bool:
+def travels_by_name(module: ModuleType) -> bool:
     """Say whether an import of the module's name elsewhere would find the same file."""
     origin = getattr(module, "__file__", None)
     if origin is None:

@@ -103,12 +103,14 @@ class ForkServer:
         affinity: Collection[int] | None = None,
         collect: bool = False,
         name: str = "",
+        tail: bool = True,
     ) -> Child:
         """Start a process that calls `fn`; return as soon as it exists.
 
         `env` is its complete environment. Without descriptors its output goes where this process's
         goes, and its input is empty; `fds` are more, which it finds by `given_fds()`. `affinity`: the CPUs that it may use. `collect`: a generator
-        that is returned is made a list there. `name` is shown by `ps`.
+        that is returned is made a list there. `name` is shown by `ps`. `tail`: if it dies, its last
+        words are read from its standard error, where that is a file; not where others write to it.
 
         Raises:
             Unpicklable: the call cannot travel.
@@ -122,7 +124,8 @@ class ForkServer:
             opened.append(parcel.create("grn-result"))
             for number, fd in enumerate((stdin, stdout, stderr)):
                 opened.append(_standard(fd, number))
-            child = self._born([*opened, *fds], name, env.get(_LEASE))
+            words = Tail(opened[_ERROR_AT] if tail else -1)
+            child = self._born([*opened, *fds], name, env.get(_LEASE), words)
             del opened[1]  # it is the child's now
         except OSError as error:
             raise CannotStart(f"no process can be started: {error}") from error
@@ -131,9 +134,8 @@ class ForkServer:
                 os.close(fd)
         return child
 
-    def _born(self, fds: Sequence[int], name: str, lease: str | None) -> Child:
+    def _born(self, fds: Sequence[int], name: str, lease: str | None, tail: Tail) -> Child:
         line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        tail = Tail(fds[_ERROR_AT])
         try:
             with theirs, self._lock:
                 server = self._send([theirs.fileno(), *fds])

@@ -200,7 +200,7 @@ class Batch:
         # In a burst of grants: a Ctrl-C that has come meanwhile would not reach this child.
         if self._signals.steering_pending():
             self._on_signals()
-        if self.interrupted is None:
+        if self.interrupted is None and self._reporter.may_start(job, grant):
             self._running.start(job, grant)
         else:
             self._requests.hand_back(job, grant)

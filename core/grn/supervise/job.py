@@ -97,6 +97,7 @@ class Job:
         "asked_s",
         "attempts",
         "child",
+        "code",
         "command",
         "deadline",
         "exit_code",
@@ -171,6 +172,8 @@ class Job:
         self.outcome = ""
         self.peak_mib: int | None = None
         self.problem = ""
+        self.code = ""
+        """The broker's word for why it refused the job, or ours for that there is none."""
         self.own_status: int | None = None
 
     def move(self, state: str) -> None:

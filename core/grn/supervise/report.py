@@ -4,6 +4,9 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from grn.supervise.job import Job
 
 __all__ = ["Reporter"]
@@ -17,6 +20,11 @@ class Reporter:
 
     def waits(self, jobs: int, reason: str) -> None:
         """Nothing has run for a while, since so many jobs wait; the first one for this reason."""
+
+    def may_start(self, job: Job, grant: Mapping[str, Any]) -> bool:
+        """A job has its lease, and no process yet; `False`: the lease is given back, unused."""
+        del job, grant
+        return True
 
     def started(self, job: Job) -> None:
         """A job has its lease and its process."""

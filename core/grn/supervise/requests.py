@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections import deque
 
+from grn.errors import BrokerUnavailable
 from grn.rules import outcome
 from grn.supervise.job import GRN_FAILED_STATUS, NOT_GRANTED_STATUS, OVER, USAGE_STATUS, WAITING
 
@@ -180,7 +181,8 @@ class Requests:
         elif job.overdue and message.get("code") == "cancelled":
             self._expire(job)
         else:
-            bad_input = message.get("code") == _BAD_INPUT
+            job.code = str(message.get("code") or "")
+            bad_input = job.code == _BAD_INPUT
             status = USAGE_STATUS if bad_input else GRN_FAILED_STATUS
             self._drop(job, status, str(message.get("message", "refused by the broker")))
         self.ask()
@@ -263,6 +265,7 @@ class Requests:
         self._fresh.clear()
         problem = f"the broker went away, and none came back for {_BROKER_BACK_WITHIN_S:g} s"
         for job in jobs:
+            job.code = BrokerUnavailable.code
             self._drop(job, GRN_FAILED_STATUS, problem)
 
     def _start_alone(self) -> None:
