@@ -1,6 +1,8 @@
 """The project's checks: `nox` runs lint, types and tests; `nox -s bench` measures.
 
-Nox lives in an environment of its own (`pipx install nox`), never in that of the project.
+Nox lives in an environment of its own (`pipx install nox`), never in that of the project: it upgrades
+`packaging` past what Snakemake allows. `nox -l` lists all sessions; those that take long, or read
+other projects' tests, run only when they are named.
 """
 
 from __future__ import annotations
@@ -11,6 +13,10 @@ nox.options.sessions = ["lint", "types", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
+NEWEST = "newest"
+DOIT = ["0.35.0", "0.36.0", NEWEST]
+SNAKEMAKE = ["8.30.0", "9.0.1", "9.13.4", NEWEST]
+PREFECT = ["3.4.25", "3.6.29"]
 
 
 @nox.session
@@ -39,5 +45,57 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure latency, throughput and start-up; the figures go to bench.json."""
-    session.install(".")
+    session.install(".[all]")
     session.run("python", "-m", "tests.bench", "--json", "bench.json", *session.posargs)
+
+
+# -- releases of the engines ----------------------------------------------------------------------
+
+
+def _release(name: str, version: str) -> str:
+    return name if version == NEWEST else f"{name}=={version}"
+
+
+@nox.session
+@nox.parametrize("version", DOIT)
+def doit(session: nox.Session, version: str) -> None:
+    """The doit adapter with one release of doit."""
+    session.install("-e", ".[test-core,doit]", _release("doit", version))
+    session.run("pytest", "-q", "tests/doit", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("version", SNAKEMAKE)
+def snakemake(session: nox.Session, version: str) -> None:
+    """The Snakemake plugins with one release of Snakemake."""
+    session.install("-e", ".[test-core,snakemake]", _release("snakemake", version))
+    session.run("pytest", "-q", "tests/snakemake", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("version", PREFECT)
+def prefect(session: nox.Session, version: str) -> None:
+    """The Prefect runner in an older client, with a server of the newest release."""
+    server = session.create_tmp()
+    session.run("python", "-m", "venv", f"{server}/venv", external=True)
+    session.run(f"{server}/venv/bin/pip", "install", "-q", "prefect", external=True)
+    session.install("-e", ".[test-core,prefect]", _release("prefect", version))
+    session.env["GRN_TEST_PREFECT"] = f"{server}/venv/bin/prefect"
+    session.run("pytest", "-q", "tests/prefect", *session.posargs)
+
+
+# -- other projects' own tests --------------------------------------------------------------------
+
+
+@nox.session
+def conformance_snakemake(session: nox.Session) -> None:
+    """Snakemake's own suite under our executor: `nox -s conformance_snakemake -- --source PATH`."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "tests.conformance.snakemake", *session.posargs)
+
+
+@nox.session
+def conformance_prefect(session: nox.Session) -> None:
+    """Prefect's own runner tests with our runner: `nox -s conformance_prefect -- --source PATH`."""
+    session.install("-e", ".[test]", "pytest-asyncio", "pytest-env", "respx", "flaky")
+    session.run("python", "-m", "tests.conformance.prefect", *session.posargs)

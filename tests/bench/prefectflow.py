@@ -3,6 +3,8 @@
     python -m tests.bench.prefectflow tasks grn 100 3
     python -m tests.bench.prefectflow start 20
     python -m tests.bench.prefectflow waiting grn 500 5
+
+Its environment says which server and which broker.
 """
 
 from __future__ import annotations

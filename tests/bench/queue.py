@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 from grn.queue.entry import Spec
 from grn.queue.lock import owner_of
 from grn.queue.places import Places
-from grn.queue.store import Store
+from grn.queue.store import NewJob, Store
 from tests.bench import stage
 from tests.bench.figures import Figure, median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from grn.queue.entry import Entry
 
 __all__ = ["measure"]
 
@@ -64,15 +62,13 @@ def _fill(places: Places, broker: stage.Stage, jobs: int) -> None:
     ran = os.path.join(broker.folder, "ran")
     environ = {"PATH": os.environ["PATH"], "GRN_SOCKET": broker.socket}
     with Store(places) as store:
-        store.forget([entry.id for entry in _cancelled(store)])
+        queued = store.numbers(["queued"])
+        store.cancel(queued, "measured")
+        store.forget(queued)
         for number in range(jobs):
             line = f"echo {number} >> {ran}"
             spec = Spec(line=line, options=["--gpus", "0"], cwd=broker.folder, environ=environ)
-            store.add([("true", spec)])
-
-
-def _cancelled(store: Store) -> list[Entry]:
-    return [store.cancel(entry.id, "measured") for entry in store.entries(("queued",))]
+            store.add([NewJob("true", spec)])
 
 
 def _looked(broker: stage.Stage, rounds: int) -> float:

@@ -14,6 +14,7 @@ import termios
 import threading
 from typing import TYPE_CHECKING
 
+from grn import procs
 from tests.env import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
@@ -79,6 +80,11 @@ class Terminal:
     def leader_pid(self) -> int:
         """The process that leads the session, and outlives the program."""
         return self._leader.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the program is gone."""
+        return procs.start_time(self.pid) is None
 
     @property
     def screen(self) -> bytes:

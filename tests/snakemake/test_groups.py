@@ -1,0 +1,143 @@
+"""Groups: one lease computed from the members, shared out among those that run together."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from grn.errors import UsageError
+from grn_plugins.snakemake.request import Ask
+from grn_plugins.snakemake.sharing import Parts, at_once, in_levels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.snakemake.conftest import Flow
+
+TELL = "echo $GRN_LEASE $CUDA_VISIBLE_DEVICES > {output}"
+
+
+def _rules(*rules: tuple[str, str, int, str]) -> str:
+    """Write rules: name, input, GPUs, group."""
+    return "".join(
+        f"""
+        rule {name}:
+            input: {needs!r} if {needs!r} else []
+            output: "{name}"
+            group: "{group}"
+            resources: gpu={gpus}
+            shell: "{TELL}"
+        """
+        for name, needs, gpus, group in rules
+    )
+
+
+def test_a_chain_holds_one_lease(new_flow: Callable[..., Flow]) -> None:
+    """Rules of one group, one after the other, run in one lease of what the largest needs."""
+    flow = new_flow(_rules(("a", "", 1, "g"), ("b", "a", 2, "g"), ("c", "b", 1, "g")))
+    text = flow.run("c").ok()
+    ((one, first),), ((two, second),), ((three, third),) = map(flow.lines, "abc")
+    assert one == two == three
+    assert second == "0,1"
+    assert {first, third} <= {"0", "1"}
+    assert text.count("has device 0, 1") == 1
+    assert flow.idle()
+
+
+def test_a_group_that_asks_for_too_much_is_refused_at_once(new_flow: Callable[..., Flow]) -> None:
+    """Members that would run together are added up; the error names both numbers and the way out."""
+    rules = [(name, "", 1, "g") for name in "abcd"]
+    flow = new_flow("rule all:\n    input: 'a', 'b', 'c', 'd'\n" + _rules(*rules))
+    flow.write("Snakefile", _all("abcd") + _rules(*rules))
+    began = time.monotonic()
+    text = flow.run().fails()
+    took = time.monotonic() - began
+    assert "4 devices asked, this broker manages 2" in text
+    assert "--grn-groups apart" in text
+    assert took < 60, "it waits for ever"
+    assert not flow.lines("a")
+    flow.run("--grn-groups", "apart").ok()
+
+
+def _all(names: str) -> str:
+    return f"""
+        rule all:
+            input: {list(names)!r}
+        """
+
+
+def test_repetitions_of_a_group_are_groups_of_their_own(new_flow: Callable[..., Flow]) -> None:
+    """A group for each sample: more samples than devices is no reason to refuse."""
+    flow = new_flow(
+        """
+        rule all:
+            input: expand("b{i}", i=range(4))
+        rule a:
+            output: "a{i}"
+            group: "sample"
+            resources: gpu=1
+            shell: "TELL"
+        rule b:
+            input: "a{i}"
+            output: "b{i}"
+            group: "sample"
+            resources: gpu=1
+            shell: "TELL"
+        """.replace("TELL", TELL)
+    )
+    flow.run(cores=2).ok()
+    assert all(flow.lines(f"a{i}") for i in range(4))
+    assert flow.idle()
+
+
+def test_a_group_does_not_starve_who_holds_its_cores(new_flow: Callable[..., Flow]) -> None:
+    """Jobs that wait for a group's device, on the only cores, get it between two members."""
+    flow = new_flow(
+        _all("bxyz")
+        + _rules(("a", "", 1, "g"), ("b", "a", 1, "g"), ("x", "", 1, "x"), ("y", "", 1, "y"))
+        + _rules(("z", "", 1, "z")),
+        "sim:1x8000MiB",
+    )
+    flow.run(cores=2).ok()
+    assert flow.idle()
+
+
+def test_what_runs_at_once_is_added_up() -> None:
+    """Whole devices are counted, declared sizes share one device, and levels take the largest."""
+    one, two = Ask(gpus=1), Ask(gpus=2)
+    part, share = Ask(gpus=1, memory_mib=1000), Ask(gpus=1, share=30)
+    assert at_once([one]) == one
+    assert at_once([one, two]).gpus == 3
+    assert at_once([part, part]) == Ask(gpus=1, memory_mib=2000)
+    assert at_once([share, share]) == Ask(gpus=1, share=60)
+    assert at_once([share] * 4).gpus == 4
+    assert at_once([one, part]) == Ask(gpus=2)
+    assert in_levels([[one, one], [two, one], []]).gpus == 3
+    assert in_levels([[part], [part, part]]) == Ask(gpus=1, memory_mib=2000)
+    with pytest.raises(UsageError, match="a100 and h100"):
+        at_once([Ask(gpus=1, model="h100"), Ask(gpus=1, model="a100")])
+
+
+def test_parts_of_a_lease_never_add_up_to_more() -> None:
+    """A part is taken from what is free, and is there again when it is given back."""
+    devices = [{"index": at, "uuid": f"GPU-{at}", "total_mib": 8000} for at in (2, 5)]
+    grant = {"devices": devices, "mask": "2,5", "memory_mib": 3000, "fraction": 0.375}
+    parts = Parts(Ask(gpus=2, memory_mib=3000), grant)
+    small, large = Ask(gpus=1, memory_mib=1000), Ask(gpus=1, memory_mib=3000)
+    first, second = parts.take(large), parts.take(small)
+    assert first is not None
+    assert second is not None
+    assert first.positions != second.positions
+    assert parts.take(large) is None
+    assert parts.message(second, small) == {
+        **grant,
+        "gpus": 1,
+        "devices": [devices[second.positions[0]]],
+        "mask": str(devices[second.positions[0]]["index"]),
+        "memory_mib": 1000,
+        "fraction": 0.125,
+    }
+    parts.give_back(first)
+    assert parts.take(large) is not None
