@@ -60,7 +60,7 @@ def _release(name: str, version: str) -> str:
 @nox.parametrize("version", DOIT)
 def doit(session: nox.Session, version: str) -> None:
     """The doit adapter with one release of doit."""
-    session.install("-e", ".[test-core,doit]", _release("doit", version))
+    session.install("-e", ".[test-core,doit]", "tomlkit", _release("doit", version))
     session.run("pytest", "-q", "tests/doit", *session.posargs)
 
 
@@ -82,6 +82,14 @@ def prefect(session: nox.Session, version: str) -> None:
     session.install("-e", ".[test-core,prefect]", _release("prefect", version))
     session.env["GRN_TEST_PREFECT"] = f"{server}/venv/bin/prefect"
     session.run("pytest", "-q", "tests/prefect", *session.posargs)
+
+
+@nox.session
+def frameworks(session: nox.Session) -> None:
+    """Leases inside Dask, Optuna, Ray and Jupyter: some hundred MB, so no part of `tests`."""
+    session.install("-e", ".[test,frameworks]", "ray>=2.60")
+    names = ("dask", "notebook", "optuna", "ray", "slurm")
+    session.run("pytest", "-q", *(f"tests/python/test_{n}.py" for n in names), *session.posargs)
 
 
 # -- other projects' own tests --------------------------------------------------------------------
