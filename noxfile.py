@@ -104,6 +104,6 @@ def conformance_snakemake(session: nox.Session) -> None:
 
 @nox.session
 def conformance_prefect(session: nox.Session) -> None:
-    """Prefect's own runner tests with our runner: `nox -s conformance_prefect -- --source PATH`."""
-    session.install("-e", ".[test]", "pytest-asyncio", "pytest-env", "respx", "flaky")
+    """Prefect's own runner tests with our runner; `-- --source PATH` reads them from a checkout."""
+    session.install("-e", ".[prefect]", "pytest>=8", "pytest-asyncio>=1", "pytest-timeout>=2.3")
     session.run("python", "-m", "tests.conformance.prefect", *session.posargs)

@@ -28,7 +28,7 @@ __all__ = ["Applied", "apply", "bound", "changes", "kept_devices", "mask_of_kept
 _CHANGES = frozenset({"set", "merged", "refused"})
 _CURE = (
     "Threads of one process cannot have different devices: give each its own process"
-    " (`@grn.job` with isolate=True does that, or a process pool)"
+    " (`@grn.job` with isolate=True does that, `@leased` in a worker of Prefect, or a process pool)"
 )
 
 

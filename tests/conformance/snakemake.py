@@ -5,7 +5,8 @@
 PATH is what the tests are read from: a checkout of snakemake/snakemake, its git directory (then those of the
 installed release, or of the last commit), or an unpacked source distribution. They are written to a
 temporary folder, and nothing of them is kept. Left out are tests that need conda, containers, cloud storage
-or the network. Every job is made to negotiate for a GPU, see `tests.conformance.snakemake_plugin`.
+or the network; with the packages snakemake-executor-plugin-cluster-generic, snakemake-storage-plugin-fs and peppy
+beside pytest-mock, pytest-timeout and pytest-xdist more of them run. Every job is made to negotiate for a GPU, see `tests.conformance.snakemake_plugin`.
 
 Judged is what the local executor passes and ours does not. What differs is run again by itself with both,
 since many of these tests take time as proof of order.
@@ -48,7 +49,7 @@ _LEFT_OUT = (
     *("env_modules", "env_file", "ancient_cli", "network"),
 )
 """Words in the names of tests that need what is not there."""
-_FILES = ("tests/tests.py", "tests/test_executor_test_suite.py")
+_FILES = ("tests/tests.py",)
 _PLUGIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "snakemake_plugin.py")
 _LIMIT_S = 3600
 _EACH_WITHIN_S = 300

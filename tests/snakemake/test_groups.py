@@ -141,3 +141,28 @@ def test_parts_of_a_lease_never_add_up_to_more() -> None:
     }
     parts.give_back(first)
     assert parts.take(large) is not None
+
+
+def test_the_end_of_a_service_is_no_failure(new_flow: Callable[..., Flow]) -> None:
+    """Snakemake terminates a service that nobody needs any more; jobs after that get devices."""
+    flow = new_flow(
+        """
+        rule late:
+            input: "served"
+            output: "late"
+            resources: gpu_mem_mb=500
+            shell: "touch {output}"
+        rule serve:
+            output: service("service")
+            resources: gpu_mem_mb=500
+            shell: "touch {output}; sleep 600"
+        rule use:
+            input: "service"
+            output: "served"
+            resources: gpu_mem_mb=500
+            shell: "touch {output}"
+        """
+    )
+    text = flow.run("late").ok()
+    assert "has failed" not in text
+    assert text.count("has device") == 2
