@@ -6,10 +6,10 @@ import argparse
 import os
 from typing import TypedDict
 
-import chart
 from prefect import flow, task
 from sklearn.neural_network import MLPClassifier
 
+import chart
 import digits
 from grn_plugins.prefect import GRNTaskRunner, gpu
 
