@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from grn.queue.lock import owner_of
 from grn.queue.places import Places
+from grn.queue.view import queue_object
 from tests.env import PATIENCE_S, ROOT, eventually, wait_gone
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ class QueueEnv:
     def wait_on(self, *names: str) -> None:
         """Wait until jobs have begun."""
         for name in names:
-            eventually(lambda name=name: self.is_on(name), what=f"{name} begins\n{self.shown()}")
+            self.eventually(functools.partial(self.is_on, name), f"{name} begins")
 
     def off(self, *names: str) -> None:
         """Let jobs end."""
@@ -92,7 +94,8 @@ class QueueEnv:
 
     def ls(self) -> dict[str, Any]:
         """Return the list as JSON."""
-        seen: dict[str, Any] = json.loads(self.run("ls", "--json", "--all").stdout)
+        found = queue_object(self.places, self.env.settings, everything=True)
+        seen: dict[str, Any] = json.loads(json.dumps(found))  # as `ls --json` prints it
         return seen
 
     def jobs(self) -> dict[int, dict[str, Any]]:
@@ -114,10 +117,17 @@ class QueueEnv:
 
     def until(self, number: int, *states: str) -> dict[str, Any]:
         """Wait until a job is in one of these states."""
-        return eventually(
-            lambda: (job := self.job(number)) and job["state"] in states and job,
-            what=f"job {number} is {' or '.join(states)}\n{self.shown()}",
+        self.eventually(
+            lambda: self.job(number)["state"] in states, f"job {number} is {' or '.join(states)}"
         )
+        return self.job(number)
+
+    def eventually(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until something is true; if it does not come to be, show the list."""
+        try:
+            eventually(condition, what=what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.shown()}") from error
 
     def ended(self, number: int) -> dict[str, Any]:
         """Wait for the end of a job."""

@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from grn.queue.store import Store
+from grn.queue.worklist import Worklist
 from grn.rules import queueing as states
 from tests.env import eventually, wait_gone
 
@@ -115,7 +115,7 @@ def test_a_killed_runner_takes_its_job_along_and_is_lost(queue: Make) -> None:
     (other,) = q.add("--after", str(job), "true")
     q.start()
     q.wait_on("a")
-    seen = q.job(job)
+    seen = eventually(lambda: (found := q.job(job))["pid"] and found, what="its process is named")
     os.kill(seen["runner"], signal.SIGKILL)
     lost = q.ended(job)
     assert lost["state"] == "lost"
@@ -144,12 +144,12 @@ def test_a_starting_job_that_nobody_claimed_is_queued_again(queue: Make) -> None
     """The owner died between marking a job and its runner's claim: it runs, once."""
     q = queue()
     (job,) = q.add("echo x >> ran")
-    with Store(q.places) as store:
+    with Worklist(q.places) as store:
         entry = store.take_next()
         assert entry is not None
     q.start()
     q.ended(job)
-    with Store(q.places) as store:  # the runner of the dead owner comes late
+    with Worklist(q.places) as store:  # the runner of the dead owner comes late
         assert not store.claim(job, entry.attempt, (1, "x"))
         assert store.get(job).state == states.OK
     with open(os.path.join(q.folder, "ran"), encoding="ascii") as file:
@@ -160,7 +160,7 @@ def test_one_of_many_claims_wins(queue: Make) -> None:
     """However many runners think that a job is theirs, one gets it."""
     q = queue()
     q.add("true")
-    with Store(q.places) as one, Store(q.places) as other:
+    with Worklist(q.places) as one, Worklist(q.places) as other:
         entry = one.take_next()
         assert entry is not None
         got = [s.claim(entry.id, entry.attempt, (n, "x")) for n, s in enumerate([one, other, one])]

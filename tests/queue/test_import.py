@@ -84,3 +84,16 @@ def test_a_file_that_is_being_written_is_left(queue: Make) -> None:
     control(q, 1, {"ipynb_names_add": ["a.ipynb"]})
     q.run("import", q.folder)
     assert q.order() == ["a.ipynb"]
+
+
+def test_a_file_that_was_taken_but_not_put_away_is_not_taken_twice(queue: Make) -> None:
+    """Whoever is killed between the two leaves it there."""
+    q = queue(start=False)
+    notebooks(q, "a.ipynb")
+    path = control(q, 1, {"ipynb_names_add": ["a.ipynb"]})
+    again = os.path.join(q.folder, "again")
+    os.link(path, again)
+    q.run("import", q.folder)
+    os.rename(again, path)
+    q.run("import", q.folder)
+    assert q.order() == ["a.ipynb"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,16 @@ def notebook(q: QueueEnv, name: str, *cells: str, tags: tuple[str, ...] = ()) ->
     path = os.path.join(q.folder, name)
     nbformat.write(made, path)
     return path
+
+
+def kernel(q: QueueEnv, name: str, words: list[str], **env: str) -> str:
+    """Make a kernelspec below `jupyter/`; return its folder."""
+    folder = os.path.join(q.folder, "jupyter", "kernels", name)
+    os.makedirs(folder)
+    spec = {"argv": words, "display_name": name, "language": "python", "env": env}
+    with open(os.path.join(folder, "kernel.json"), "w", encoding="utf-8") as file:
+        json.dump(spec, file)
+    return folder
 
 
 def executed(q: QueueEnv, name: str) -> Any:
@@ -88,18 +99,8 @@ def test_each_way_of_ending_and_the_queue_goes_on(queue: Make) -> None:
 def test_parameters_and_the_variables_of_the_lease(queue: Make) -> None:
     """-p overrides the defaults; the lease's mask wins over the kernelspec's."""
     q = queue("sim:2x10000MiB")
-    spec = os.path.join(q.folder, "jupyter", "kernels", "odd")
-    os.makedirs(spec)
-    with open(os.path.join(spec, "kernel.json"), "w", encoding="utf-8") as file:
-        json.dump(
-            {
-                "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-                "display_name": "odd",
-                "language": "python",
-                "env": {"CUDA_VISIBLE_DEVICES": "7", "OWN": "kept"},
-            },
-            file,
-        )
+    words = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel(q, "odd", words, CUDA_VISIBLE_DEVICES="7", OWN="kept")
     show = "import os; print(lr, name, os.environ['CUDA_VISIBLE_DEVICES'], os.environ['OWN'])"
     notebook(q, "a.ipynb", "lr, name = 0.1, 'none'", show, tags=("parameters",))
     with_spec = {"JUPYTER_PATH": os.path.join(q.folder, "jupyter")}
@@ -169,15 +170,23 @@ def test_what_is_no_notebook_is_refused_when_it_is_added(
     assert q.jobs() == {}
 
 
-def test_an_unknown_kernel_fails_the_job(queue: Make) -> None:
-    """The known ones are listed; the queue goes on."""
+def test_an_unknown_kernel_is_refused_and_one_that_is_gone_fails_the_job(queue: Make) -> None:
+    """The known ones are listed, when it is added and when its turn comes; the queue goes on."""
     q = queue()
+    folder = kernel(
+        q, "odd", [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    )
+    where = {"JUPYTER_PATH": os.path.join(q.folder, "jupyter")}
     notebook(q, "a.ipynb", "1")
-    (job,) = q.add("--kernel", "nosuch", "a.ipynb")
+    said = q.run("add", "--kernel", "nosuch", "a.ipynb", status=2, **where).stderr
+    assert "nosuch" in said
+    assert "odd" in said
+    (job,) = q.add("--kernel", "odd", "a.ipynb", **where)
+    shutil.rmtree(folder)
     q.start("--drain")
     failed = q.ended(job)
     assert failed["exit_code"] == 2
-    assert "nosuch" in failed["last_words"]
+    assert "odd" in failed["last_words"]
     assert "python3" in failed["last_words"]
 
 
@@ -208,3 +217,91 @@ def test_a_day_of_the_older_scheduler(queue: Make) -> None:
     assert stranger.poll() is None
     assert not q.is_on("second")
     stranger.send_signal(signal.SIGKILL)
+
+
+def test_out_of_memory_in_a_cell_is_retried(queue: Make) -> None:
+    """The error is in the notebook, not in what the kernel writes; it is recognised all the same."""
+    q = queue("sim:1x10000MiB")
+    code = (
+        "raise type('OutOfMemoryError', (RuntimeError,), {})('CUDA out of memory.\\nTried 2 GiB')"
+    )
+    notebook(q, "a.ipynb", code)
+    (job,) = q.add("--memory", "1000", "--retries-on-oom", "1", "a.ipynb")
+    q.start("--drain")
+    ended = q.ended(job)
+    assert (ended["state"], ended["tries"]) == ("oom", 2)
+    assert "cell 1 raised OutOfMemoryError: CUDA out of memory. Tried 2 GiB" in ended["last_words"]
+
+
+def test_a_kernel_that_does_not_start(queue: Make) -> None:
+    """Its program is missing, or ends at once: status 3, and what was tried to start."""
+    q = queue()
+    kernel(q, "missing", ["/none/python", "{connection_file}"])
+    kernel(q, "ends", [sys.executable, "-c", "raise SystemExit('no ipykernel here')"])
+    notebook(q, "a.ipynb", "1")
+    notebook(q, "b.ipynb", "1")
+    where = {"JUPYTER_PATH": os.path.join(q.folder, "jupyter")}
+    q.add("--kernel", "missing", "a.ipynb", **where)
+    q.add("--kernel", "ends", "b.ipynb", **where)
+    q.start("--drain")
+    for number, said in ((1, "/none/python"), (2, "died")):
+        ended = q.ended(number)
+        assert (ended["state"], ended["exit_code"]) == ("failed", 3)
+        assert "did not start" in ended["last_words"]
+        assert said in ended["last_words"]
+        assert "Traceback" not in q.log(number)
+
+
+def test_parameters_are_for_python(queue: Make) -> None:
+    """They would be set in a language that the notebook is not written in."""
+    q = queue(start=False)
+    path = notebook(q, "a.ipynb", "1")
+    made = nbformat.read(path, as_version=4)
+    made.metadata["kernelspec"] = {"name": "ir", "language": "R", "display_name": "R"}
+    nbformat.write(made, path)
+    assert "written in r" in q.run("add", "-p", "x", "1", "a.ipynb", status=2).stderr
+    assert "-o" in q.run("add", "a.ipynb", "b.ipynb", "-o", "c.ipynb", status=2).stderr.replace(
+        "--output", "-o"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("a b", "a b"),
+        ("{[]: 1}", "{[]: 1}"),
+        ("None", None),
+        ("'3'", "3"),
+        ("(" * 999, "(" * 999),
+    ],
+)
+def test_values_are_read_as_python_or_kept_as_text(text: str, value: object) -> None:
+    """Nothing that is typed makes it fail."""
+    from grn.notebook.parameters import value_of
+
+    assert value_of(text) == value
+
+
+def test_without_the_extra_the_error_says_what_to_install(queue: Make) -> None:
+    """When it is added, when it is run by hand, and when its turn comes."""
+    q = queue(start=False)
+    path = notebook(q, "a.ipynb", "1")
+    shadow = os.path.join(q.folder, "shadow")
+    os.mkdir(shadow)
+    with open(os.path.join(shadow, "sitecustomize.py"), "w", encoding="utf-8") as file:
+        file.write("import sys\nsys.modules['nbclient'] = None\nimport importlib.util as u\n")
+        file.write(
+            "f = u.find_spec\nu.find_spec = lambda n, *a: None if n == 'nbclient' else f(n, *a)\n"
+        )
+    env = {**q.env.environ, "PYTHONPATH": f"{shadow}:{ROOT}"}
+    for words in (
+        ["grn", "queue", "add", path],
+        ["grn", "run-notebook", path],
+        ["grn.notebook", path],
+    ):
+        argv = [sys.executable, "-m", *words]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "grn-plugins[notebook]" in done.stderr
+        assert done.stderr.count("\n") == 1

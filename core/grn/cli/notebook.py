@@ -9,7 +9,7 @@ import sys
 
 from grn.cli.run import main as run
 from grn.errors import UsageError
-from grn.notebook.arguments import job_type, split
+from grn.notebook.arguments import job_type, require, split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"one notebook is expected, {len(paths)} are given; see `grn queue add`")
     options.path = paths[0]
     options.check()
+    require()
     named = (
         []
         if any(word.partition("=")[0] == "--type" for word in rest)

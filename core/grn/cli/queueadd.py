@@ -14,18 +14,17 @@ from grn.cli.runargs import parse
 from grn.errors import UsageError
 from grn.queue.entry import Spec
 from grn.queue.places import Places
-from grn.queue.store import Store
+from grn.queue.store import NewJob, Store
 from grn.settings import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from grn.cli.runargs import RunOptions
     from grn.notebook.arguments import NotebookOptions
 
-__all__ = ["ADD_HELP", "add", "notebook_jobs"]
+__all__ = ["ADD_HELP", "Wish", "add", "command_job", "notebook_job", "notebook_jobs", "refuse"]
 
 ADD_HELP = """\
 usage: grn queue add [OPTION ...] -- COMMAND [ARGUMENT ...]
@@ -34,11 +33,13 @@ usage: grn queue add [OPTION ...] -- COMMAND [ARGUMENT ...]
        grn queue add [OPTION ...] --file FILE      (a command a line)
        grn queue add --json FILE                   (- is standard input)
 
-Add jobs to the queue; the number of each is printed. They run in this folder with this environment.
+Add jobs to the queue; the number of each is printed. They run in this folder with this environment,
+which is kept on disk until the job is forgotten, in a file that only you can read (0600).
 
 options:
   --after ID         start it only after job ID has ended well (repeatable)
-  --first            add it as the next one, not as the last
+  --priority N       before all that wait with a lower one (default 0), also at the broker
+  --first            add it as the next one, whatever the priorities
   --held             add it, and do not start it until `grn queue release`
   --quiet            only say what went wrong
   --name NAME        its name in the list, instead of the program's
@@ -54,13 +55,17 @@ _REFUSED = {
     "die_with_parent": "a queue is there to go on",
     "devices": "set GRN_DEVICES for the broker instead",
 }
-_NOT_KEPT = frozenset({"GRN_LEASE", "GRN_DEVICES_GRANTED", "OLDPWD", "SHLVL", "_"})
+_NOT_KEPT = frozenset({"OLDPWD", "SHLVL", "_"})
+_NOT_FOR_JOBS = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC")
+"""What systemd says to the process that it has started, and to no other."""
 _SWITCHES = {"--first": "first", "--held": "held", "--quiet": "quiet", "-q": "quiet"}
 _NOTEBOOK = ".ipynb"
+_LOOKED_AT = 50
+"""So many jobs of a name are compared with a new one: thousands would take a while."""
 _SPECIAL = frozenset(" \t\n'\"\\$;|&<>()*?")
 
 
-class _Wish:
+class Wish:
     """What of the arguments is about the queue; the rest is about the job."""
 
     def __init__(self) -> None:
@@ -73,21 +78,32 @@ class _Wish:
 
 def add(argv: Sequence[str]) -> int:
     """Add jobs; return the exit status."""
-    if argv and argv[0] in {"--help", "-h"}:
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    if "--help" in own or own[:1] == ["-h"]:
         sys.stdout.write(ADD_HELP)
         return 0
     wish = _read(argv)
     jobs = _from_json(wish) if wish.json is not None else _from_words(wish)
     places = Places(load({}).state_dir)
+    if not jobs:
+        raise UsageError("there is nothing to add: no command, no notebook")
     with Store(places) as store:
         twice = _twice(store, jobs)
         ids = store.add(jobs, held=wish.held, first=wish.first)
-    sys.stdout.write("".join(f"{number}\n" for number in ids))
+        sys.stdout.write("".join(f"{number}\n" for number in ids))
+        sys.stdout.flush()  # they are on disk; closing the list takes longer
     for name in twice:
-        sys.stderr.write(f"grn queue: {name} is in the queue already; it is added once more\n")
+        said = f"grn queue: {name} is in the queue already; it is added once more\n"
+        sys.stderr.write(said)
     if not wish.held and not wish.quiet:
         _tell_if_nobody_works(places)
     return 0
+
+
+def _from_json(wish: Wish) -> list[NewJob]:
+    from grn.cli.queuejson import from_json  # noqa: PLC0415 - few do this
+
+    return from_json(wish)
 
 
 def _tell_if_nobody_works(places: Places) -> None:
@@ -97,25 +113,25 @@ def _tell_if_nobody_works(places: Places) -> None:
         sys.stderr.write("grn queue: nobody works the queue off yet: `grn queue start`\n")
 
 
-def _twice(store: Store, jobs: Sequence[tuple[str, Spec]]) -> list[str]:
+def _twice(store: Store, jobs: Sequence[NewJob]) -> list[str]:
     """Name what is in the queue already: allowed, but seldom meant."""
     if len(jobs) > 1:
         return []
-    ((name, spec),) = jobs
-    same = [
-        entry
-        for entry in store.named(name)
-        if (entry.spec.command, entry.spec.cwd) == (spec.command, spec.cwd)
-    ]
-    return [name] if same else []
+    (job,) = jobs
+    own = (job.spec.command, job.spec.cwd)
+    same = any(
+        (each.spec.command, each.spec.cwd) == own
+        for each in store.named(job.name, limit=_LOOKED_AT)
+    )
+    return [job.name] if same else []
 
 
 # -- arguments ------------------------------------------------------------------------------------
 
 
-def _read(argv: Sequence[str]) -> _Wish:
+def _read(argv: Sequence[str]) -> Wish:
     """Take the queue's options out, up to the command."""
-    wish = _Wish()
+    wish = Wish()
     words = list(argv)
     while words:
         word = words.pop(0)
@@ -136,7 +152,7 @@ def _read(argv: Sequence[str]) -> _Wish:
     return wish
 
 
-def _set(wish: _Wish, name: str, value: str) -> None:
+def _set(wish: Wish, name: str, value: str) -> None:
     if name == "--after":
         if not value.isdigit():
             raise UsageError(f"--after {value!r} is not the number of a job")
@@ -147,7 +163,7 @@ def _set(wish: _Wish, name: str, value: str) -> None:
         wish.json = value
 
 
-def _from_words(wish: _Wish) -> list[tuple[str, Spec]]:
+def _from_words(wish: Wish) -> list[NewJob]:
     """Make the jobs that the arguments ask for.
 
     Raises:
@@ -157,19 +173,24 @@ def _from_words(wish: _Wish) -> list[tuple[str, Spec]]:
     if notebooks is not None:
         return notebooks
     options = parse(wish.rest)
-    _refuse(options)
+    refuse(options)
     own = _options(wish.rest, options)
     if options.words:
-        return [_job(wish, own, words=options.words)]
+        return [command_job(wish, own, options.priority, words=options.words)]
     lines = list(options.lines)
     if options.file is not None:
         from grn.cli.runjobs import read_lines  # noqa: PLC0415 - few read a file
 
         lines += read_lines(options.file)
-    return [_job(wish, own, line=line) for line in lines]
+    return [command_job(wish, own, options.priority, line=line) for line in lines]
 
 
-def _refuse(options: RunOptions) -> None:
+def refuse(options: RunOptions) -> None:
+    """Refuse what belongs to `grn run` alone.
+
+    Raises:
+        UsageError: that is among the options.
+    """
     for field, why in _REFUSED.items():
         if field in options.given:
             raise UsageError(f"--{field.replace('_', '-')}: {why}")
@@ -200,18 +221,23 @@ def _takes_value(word: str) -> bool:
     return takes_value(word)
 
 
-def _notebooks(wish: _Wish) -> list[tuple[str, Spec]] | None:
+def _notebooks(wish: Wish) -> list[NewJob] | None:
     """Make jobs of notebooks, if the arguments name some."""
     if "--" in wish.rest or not any(word.endswith(_NOTEBOOK) for word in wish.rest):
         return None
     from grn.notebook.arguments import split  # noqa: PLC0415 - only who has some
 
     shared, paths, rest = split(wish.rest)
-    _refuse(parse([*rest, "--", "notebook"]))
-    return [_notebook(wish, rest, path, shared) for path in paths]
+    options = parse([*rest, "--", "notebook"])
+    if options.lines:
+        raise UsageError(f"{options.lines[0]!r} is no notebook: add commands by themselves")
+    refuse(options)
+    if len(paths) > 1 and shared.output is not None:
+        raise UsageError("--output is for one notebook: each of several is written beside itself")
+    return [notebook_job(wish, rest, path, shared, options.priority) for path in paths]
 
 
-def notebook_jobs(paths: Sequence[str]) -> list[tuple[str, Spec]]:
+def notebook_jobs(paths: Sequence[str]) -> list[NewJob]:
     """Make jobs of notebooks, as they are.
 
     Raises:
@@ -219,42 +245,48 @@ def notebook_jobs(paths: Sequence[str]) -> list[tuple[str, Spec]]:
     """
     from grn.notebook.arguments import NotebookOptions  # noqa: PLC0415 - only who has some
 
-    return [_notebook(_Wish(), [], path, NotebookOptions()) for path in paths]
+    return [notebook_job(Wish(), [], path, NotebookOptions(), 0) for path in paths]
 
 
-def _notebook(
-    wish: _Wish, options: Sequence[str], path: str, shared: NotebookOptions
-) -> tuple[str, Spec]:
+def notebook_job(
+    wish: Wish, options: Sequence[str], path: str, shared: NotebookOptions, priority: int
+) -> NewJob:
     """Make the job of one notebook; it is looked at now, and read when its turn comes.
 
     Raises:
         UsageError: it is not there, is no notebook, or what runs it is not installed.
     """
     import copy  # noqa: PLC0415 - only who has notebooks
-    import importlib.util  # noqa: PLC0415 - the same
 
-    from grn.notebook.arguments import job_type  # noqa: PLC0415 - the same
+    from grn.notebook.arguments import job_type, require  # noqa: PLC0415 - the same
+    from grn.notebook.kernels import require_kernel  # noqa: PLC0415 - the same
 
-    if importlib.util.find_spec("nbclient") is None:
-        raise UsageError(
-            f"notebooks need nbclient, which {sys.executable} does not have:"
-            " pip install 'grn-plugins[notebook]'"
-        )
+    require()
     own = copy.copy(shared)
     own.path = os.path.abspath(path)
     own.output = None if shared.output is None else os.path.abspath(shared.output)
+    own.cwd = None if shared.cwd is None else os.path.abspath(shared.cwd)
     own.check()
+    require_kernel(own)
     typed = any(word.partition("=")[0] == "--type" for word in options)
     options = [*options, *([] if typed else ["--type", job_type(own)])]
     words = [sys.executable, "-m", "grn.notebook", *own.words()]
-    return wish.name or os.path.basename(path), _spec(wish, options, words=words, notebook=own.path)
+    spec = _spec(wish, options, words=words, notebook=own.path)
+    return NewJob(wish.name or os.path.basename(path), spec, priority)
 
 
-def _job(
-    wish: _Wish, options: Sequence[str], *, words: Sequence[str] = (), line: str | None = None
-) -> tuple[str, Spec]:
+def command_job(
+    wish: Wish,
+    options: Sequence[str],
+    priority: int,
+    *,
+    words: Sequence[str] = (),
+    line: str | None = None,
+) -> NewJob:
+    """Make the job of one command: words as they are, or a line for a shell."""
     command = _joined(words) if line is None else line
-    return wish.name or _shown(command), _spec(wish, options, words=words, line=line)
+    spec = _spec(wish, options, words=words, line=line)
+    return NewJob(wish.name or _shown(command), spec, priority)
 
 
 def _joined(words: Sequence[str]) -> str:
@@ -267,7 +299,7 @@ def _shown(command: str) -> str:
 
 
 def _spec(
-    wish: _Wish,
+    wish: Wish,
     options: Sequence[str],
     *,
     words: Sequence[str] = (),
@@ -282,7 +314,14 @@ def _spec(
         environ=_environment(os.environ),
         after=wish.after,
         notebook=notebook,
+        umask=_umask(),
     )
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _here() -> str:
@@ -299,92 +338,10 @@ def _same(folder: str) -> bool:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name not in _NOT_KEPT}
+    """Return what a job gets: it has a lease of its own, so nothing of one that we may be in."""
+    left = {*_NOT_KEPT, *_NOT_FOR_JOBS}
+    if "GRN_LEASE" in environ:
+        from grn.rules.environment_table import TABLE  # noqa: PLC0415 - seldom in a lease
 
-
-# -- JSON -----------------------------------------------------------------------------------------
-
-_KEYS = {
-    "command", "notebook", "parameters", "output", "kernel", "cell_timeout", "options", "cwd", "env",
-    "name", "after",
-}  # fmt: skip
-
-
-def _from_json(wish: _Wish) -> list[tuple[str, Spec]]:
-    """Read jobs from JSON; all of them are checked before one is added.
-
-    Raises:
-        UsageError: it is no JSON, or one of them makes no sense; which one is said.
-    """
-    import json  # noqa: PLC0415 - few do this
-
-    if wish.rest:
-        raise UsageError("with --json the jobs are in the JSON; options go there, too")
-    shown = "standard input" if wish.json == "-" else str(wish.json)
-    try:
-        with open(0 if wish.json == "-" else str(wish.json), encoding="utf-8") as file:
-            read = json.load(file)
-    except OSError as error:
-        raise UsageError(f"cannot read the jobs in {shown}: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(f"{shown} is no JSON: {error}") from error
-    jobs = read if isinstance(read, list) else [read]
-    if not jobs:
-        raise UsageError(f"there are no jobs in {shown}")
-    return [_job_from(wish, job, f"job {n} in {shown}") for n, job in enumerate(jobs, 1)]
-
-
-def _job_from(wish: _Wish, job: Any, where: str) -> tuple[str, Spec]:
-    if not isinstance(job, dict):
-        raise UsageError(f"{where} is not an object")
-    unknown = sorted(set(job) - _KEYS)
-    if unknown:
-        raise UsageError(
-            f"{where} has the key {unknown[0]!r}; known are: {', '.join(sorted(_KEYS))}"
-        )
-    options = _texts(job.get("options", []), f"options of {where}")
-    command = job.get("command")
-    one = _Wish()
-    one.after = [*wish.after, *_numbers(job.get("after", []), where)]
-    one.name = job.get("name")
-    if (command is None) == (job.get("notebook") is None):
-        raise UsageError(f"{where} needs either a command or a notebook")
-    if command is None:
-        name, spec = _notebook(one, options, str(job["notebook"]), _parameters(job, where))
-    elif isinstance(command, str):
-        name, spec = _job(one, options, line=command)
-    else:
-        name, spec = _job(one, options, words=_texts(command, f"command of {where}"))
-    try:
-        parsed = parse(spec.arguments)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error.message}") from error
-    _refuse(parsed)
-    spec.cwd = os.path.abspath(job.get("cwd", spec.cwd))
-    spec.environ.update(job.get("env", {}))
-    return name, spec
-
-
-def _parameters(job: Any, where: str) -> NotebookOptions:
-    from grn.notebook.arguments import NotebookOptions  # noqa: PLC0415 - only who has notebooks
-
-    options = NotebookOptions()
-    parameters = job.get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise UsageError(f"parameters of {where}: an object is expected")
-    options.parameters = {str(name): str(value) for name, value in parameters.items()}
-    for key in ("output", "kernel", "cell_timeout", "cwd"):
-        setattr(options, key, job.get(key))
-    return options
-
-
-def _texts(value: Any, what: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise UsageError(f"{what}: a list of texts is expected")
-    return value
-
-
-def _numbers(value: Any, where: str) -> list[int]:
-    if not isinstance(value, list) or not all(type(each) is int for each in value):
-        raise UsageError(f"after of {where}: a list of job numbers is expected")
-    return value
+        left |= {row.name for row in TABLE if row.kind != "composed"}
+    return {name: value for name, value in environ.items() if name not in left}

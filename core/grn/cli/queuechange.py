@@ -14,7 +14,7 @@ import sys
 from grn.errors import UsageError
 from grn.queue.changes import Changes
 from grn.queue.places import Places
-from grn.queue.store import Store
+from grn.queue.worklist import Worklist
 from grn.rules import queueing as q
 from grn.settings import load
 
@@ -22,11 +22,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from grn.queue.entry import Entry
+    from grn.queue.store import Store
+
 __all__ = ["cancel", "clear", "hold", "move", "next_", "release", "retry", "rm"]
 
 
-def _store() -> Store:
-    return Store(Places(load({}).state_dir))
+_LOOK_AGAIN_S = 1.0
+
+
+def _store() -> Worklist:
+    return Worklist(Places(load({}).state_dir))
 
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -52,7 +58,7 @@ def _job(store: Store, word: str) -> int:
         return found[0].id
     if not found:
         raise UsageError(f"there is no job {word!r} in the queue that has not ended")
-    numbers = ", ".join(str(entry.id) for entry in found)
+    numbers = ", ".join(str(entry.id) for entry in reversed(found))
     raise UsageError(f"{len(found)} jobs are named {word!r}: {numbers}; say which, by number")
 
 
@@ -97,9 +103,19 @@ def hold(argv: Sequence[str]) -> int:
     parser.add_argument("jobs", nargs="+", metavar="ID")
     args = parser.parse_args(argv)
     with _store() as store:
-        for job in _jobs(store, args.jobs):
-            store.hold(job)
+        jobs = _jobs(store, args.jobs)
+        store.hold(jobs)
+        _call_back(store, jobs)
     return 0
+
+
+def _call_back(store: Store, jobs: Sequence[int]) -> None:
+    """Have jobs come back from the broker; they cannot start any more, whenever they hear of it."""
+    from grn.queue.running import tell_runner  # noqa: PLC0415 - few do this
+
+    for entry in map(store.get, jobs):
+        if entry.state == q.WAITING:
+            tell_runner(entry, signal.SIGTERM)
 
 
 def release(argv: Sequence[str]) -> int:
@@ -108,8 +124,7 @@ def release(argv: Sequence[str]) -> int:
     parser.add_argument("jobs", nargs="+", metavar="ID")
     args = parser.parse_args(argv)
     with _store() as store:
-        for job in _jobs(store, args.jobs):
-            store.let_go(job)
+        store.let_go(_jobs(store, args.jobs))
     return 0
 
 
@@ -123,15 +138,12 @@ def rm(argv: Sequence[str]) -> int:
         raise UsageError("say which jobs, or --all")
     with _store() as store:
         if args.all:
-            jobs = [entry.id for entry in store.entries((q.QUEUED, q.HELD))]
+            waiting = {q.QUEUED, q.HELD, q.STARTING, q.WAITING}
+            jobs = [job for job, state in store.alive().items() if state in waiting]
         else:
             jobs = _jobs(store, args.jobs)
-        for job in jobs:
-            entry = store.get(job)
-            if entry.state == q.RUNNING:
-                raise UsageError(f"job {job} runs: `grn queue cancel {job}` ends it")
-        _cancel(store, jobs, "taken off the list")
-        store.forget([job for job in jobs if store.get(job).state in q.OVER])
+        _cancel(store, jobs, "taken off the list", running=False)
+        store.forget(jobs)
     return 0
 
 
@@ -145,21 +157,26 @@ def cancel(argv: Sequence[str]) -> int:
     return 0
 
 
-def _cancel(store: Store, jobs: Sequence[int], why: str) -> None:
-    from grn.queue.owner import tell_runner  # noqa: PLC0415 - only who ends jobs
+def _cancel(store: Worklist, jobs: Sequence[int], why: str, *, running: bool = True) -> None:
+    """Cancel jobs; return when all have ended."""
+    from grn.queue.running import tell_runner, watched  # noqa: PLC0415 - only who ends jobs
 
     changes = Changes([Places(load({}).state_dir).changes])
-    told: list[int] = []
-    for job in jobs:
-        entry = store.get(job)
-        if entry.state in q.OVER:
-            raise UsageError(f"job {job} is over already: {entry.state}")
-        entry = store.cancel(job, why)
-        if entry.state not in q.OVER:
-            told.append(job)
-            tell_runner(entry, signal.SIGTERM)
-    while [job for job in told if store.get(job).state not in q.OVER]:
-        changes.wait()
+    marked = store.cancel(list(dict.fromkeys(jobs)), why, running=running)
+    told = [entry for entry in marked if entry.state not in q.OVER]
+    for entry in told:
+        tell_runner(entry, signal.SIGTERM)
+    while told:
+        for entry in told:
+            pidfd = watched(entry)
+            if pidfd is None:  # it may have been killed, and nobody else may look after it
+                store.gone(entry.id, entry.attempt, "its runner was gone when it was cancelled")
+            else:
+                os.close(pidfd)
+        ends = store.ends([entry.id for entry in told])
+        told = [e for e in told if ends.get(e.id, (q.CANCELLED, None))[0] not in q.OVER]
+        if told:
+            changes.wait(_LOOK_AGAIN_S)
     changes.close()
 
 
@@ -167,23 +184,44 @@ def retry(argv: Sequence[str]) -> int:
     """Add jobs once more that have ended."""
     parser = _parser("retry", "Add jobs once more that have ended; each gets a new number.")
     parser.add_argument("jobs", nargs="*", type=int, metavar="ID")
-    parser.add_argument("--failed", action="store_true", help="all that did not end well")
+    parser.add_argument(
+        "--failed",
+        action="store_true",
+        help="all that did not end well, and those that were to run after them",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object (schema 1) on stdout")
     parser.add_argument("--first", action="store_true", help="at the head of the queue")
     args = parser.parse_args(argv)
     if bool(args.jobs) == args.failed:
         raise UsageError("say which jobs, or --failed")
     with _store() as store:
-        entries = (
-            [e for e in store.entries(q.OVER) if e.state not in (q.OK, q.CANCELLED)]
-            if args.failed
-            else [store.get(job) for job in args.jobs]
-        )
+        entries = _failed(store) if args.failed else [store.get(job) for job in args.jobs]
         for entry in entries:
             if entry.state not in q.OVER:
                 raise UsageError(f"job {entry.id} is {entry.state}: it has not ended")
-        ids = store.add([(entry.name, entry.spec) for entry in entries], first=args.first)
-    sys.stdout.write("".join(f"{number}\n" for number in ids))
+        ids = store.add_again(entries, first=args.first) if entries else []
+    if args.json:
+        import json  # noqa: PLC0415 - few ask for it
+
+        pairs = [{"id": new, "of": old.id} for old, new in zip(entries, ids, strict=True)]
+        print(json.dumps({"schema": 1, "jobs": pairs}))
+    else:
+        sys.stdout.write("".join(f"{number}\n" for number in ids))
+    if not ids:
+        sys.stderr.write("grn queue: no job has failed that was not added again already\n")
     return 0
+
+
+def _failed(store: Store) -> list[Entry]:
+    """List what did not end well and was not added again, with what was to come after it."""
+    over = store.entries(q.OVER)
+    failed = {e.id for e in over if e.state not in (q.OK, q.CANCELLED) and not e.retried_as}
+    for entry in sorted(
+        over, key=lambda each: each.id
+    ):  # a job is younger than what it comes after
+        if entry.state == q.CANCELLED and not entry.retried_as and not entry.cancelled:
+            failed |= {entry.id} if failed & set(entry.spec.after) else set()
+    return [entry for entry in over if entry.id in failed]
 
 
 def clear(argv: Sequence[str]) -> int:
@@ -192,9 +230,5 @@ def clear(argv: Sequence[str]) -> int:
     parser.add_argument("--ok", action="store_true", help="only those that ended well")
     args = parser.parse_args(argv)
     with _store() as store:
-        ended = store.entries((q.OK,) if args.ok else q.OVER)
-        store.forget([entry.id for entry in ended])
-    for entry in ended:
-        if entry.log and os.path.exists(entry.log):
-            os.unlink(entry.log)
+        store.forget(store.numbers([q.OK] if args.ok else sorted(q.OVER)))
     return 0

@@ -8,19 +8,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 
-from grn.errors import UsageError
+from grn.errors import JournalError, UsageError
 from grn.queue.changes import Changes
+from grn.queue.lock import owner_of
 from grn.queue.places import Places
 from grn.queue.store import Store
 from grn.rules import queueing as q
+from grn.rules.units import parse_duration_s
 from grn.settings import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from grn.queue.entry import Entry
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["log", "wait"]
 
@@ -28,6 +29,8 @@ _CHUNK = 1 << 16
 _FAILED = 1
 _NOT_IN_TIME = 75
 _STDOUT = 1
+_TRY_AGAIN_S = 1.0
+_FORGOTTEN: tuple[str, int | None] = (q.CANCELLED, None)
 
 
 def log(argv: Sequence[str]) -> int:
@@ -75,34 +78,77 @@ def wait(argv: Sequence[str]) -> int:
     """Wait for jobs to end; return the highest of their statuses."""
     parser = argparse.ArgumentParser(
         prog="grn queue wait",
-        description="Wait until jobs have ended (all that are in the queue, without numbers). The "
-        "status is theirs, the highest if there are several.",
+        description="Wait until jobs have ended (without numbers: all that are in the queue now and "
+        "not held). The status is theirs, the highest if there are several.",
         allow_abbrev=False,
     )
     parser.add_argument("jobs", type=int, nargs="*", metavar="ID")
     parser.add_argument("--any", action="store_true", help="until one of them has ended")
     parser.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="at most so long: status 75"
+        "--timeout", type=_seconds, metavar="TIME", help="at most so long (10m): status 75"
     )
+    parser.add_argument("--json", action="store_true", help="how they ended, as one JSON object")
     args = parser.parse_args(argv)
     places = Places(load({}).state_dir)
     places.prepare()
     changes = Changes([places.changes])
     with Store(places) as store:
-        alive = [state for state in q.STATES if state not in q.OVER]
-        wanted = args.jobs or [entry.id for entry in store.entries(alive)]
+        wanted = [store.get(job).id for job in args.jobs] or _all_that_run(store)
+    until = None if args.timeout is None else time.monotonic() + args.timeout
+    said = False
     while True:
-        with Store(places) as store:
-            entries = [store.get(job) for job in wanted]
-        over = [entry for entry in entries if entry.state in q.OVER]
-        if len(over) == len(entries) or (args.any and over):
-            return max(map(_status, over), default=0)
-        if not changes.wait(args.timeout):
-            sys.stderr.write(f"grn queue: {len(entries) - len(over)} job(s) have not ended\n")
+        ends = _ends(places, wanted)
+        # What is not there any more was taken off the list, or cleared.
+        over = [job for job in wanted if ends.get(job, _FORGOTTEN)[0] in q.OVER]
+        if len(over) == len(wanted) or (args.any and over):
+            return _told(over, ends, as_json=args.json)
+        if not said and owner_of(places) is None:
+            said = True
+            sys.stderr.write("grn queue: nobody works the queue off: `grn queue start`\n")
+        left_s = None if until is None else until - time.monotonic()
+        if left_s is not None and (left_s <= 0 or not changes.wait(left_s)):
+            sys.stderr.write(f"grn queue: {len(wanted) - len(over)} job(s) have not ended\n")
             return _NOT_IN_TIME
+        if left_s is None:
+            changes.wait()
 
 
-def _status(entry: Entry) -> int:
-    if entry.state == q.OK:
-        return 0
-    return entry.exit_code or _FAILED
+def _ends(places: Places, wanted: Sequence[int]) -> dict[int, tuple[str, int | None]]:
+    """Look how jobs have ended; a full disk, where nobody can look, is waited out."""
+    said = False
+    while True:
+        try:
+            with Store(places) as store:
+                return store.ends(wanted)
+        except JournalError as error:
+            if not said:
+                sys.stderr.write(f"grn queue: {error.message}\n")
+                said = True
+            time.sleep(_TRY_AGAIN_S)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration_s(text, what="--timeout")
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
+
+
+def _all_that_run(store: Store) -> list[int]:
+    return [job for job, state in store.alive().items() if state != q.HELD]
+
+
+def _told(over: Sequence[int], ends: Mapping[int, tuple[str, int | None]], *, as_json: bool) -> int:
+    found = {job: ends.get(job, _FORGOTTEN) for job in over}
+    if as_json:
+        import json  # noqa: PLC0415 - few ask for it
+
+        jobs = [
+            {"id": job, "state": state, "exit_code": code} for job, (state, code) in found.items()
+        ]
+        print(json.dumps({"schema": 1, "jobs": jobs}))
+    return max((_status(state, code) for state, code in found.values()), default=0)
+
+
+def _status(state: str, code: int | None) -> int:
+    return 0 if state == q.OK else code or _FAILED

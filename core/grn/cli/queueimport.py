@@ -23,6 +23,7 @@ import time
 
 from grn.cli.queueadd import notebook_jobs
 from grn.errors import UsageError
+from grn.queue.entry import shown
 from grn.queue.places import Places
 from grn.queue.store import Store
 from grn.rules import queueing as q
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["import_"]
 
 _BEING_WRITTEN_S = 1.0
+_NOT_STARTED = (q.QUEUED, q.HELD, q.STARTING, q.WAITING)
 _LISTS = ("ipynb_names_next", "ipynb_names_add", "ipynb_names_del")
 _PIDS = ("nvidia_base_pids_add", "nvidia_base_pids_del")
 _SWITCHES = ("background_mode", "exit", "info", "ipynb_names_read")
@@ -58,7 +60,7 @@ def import_(argv: Sequence[str]) -> int:
             if commands is None:
                 sys.stderr.write(f"grn queue: {path} is left: it may be being written\n")
                 continue
-            _take(commands, args.folder)
+            _take(path, commands, args.folder)
         except UsageError as error:
             rejected += 1
             _put_away(path, "rejected", error.message)
@@ -105,28 +107,24 @@ def _read(path: str) -> dict[str, Any] | None:
     return read
 
 
-def _take(commands: Mapping[str, Any], folder: str) -> None:
+def _take(path: str, commands: Mapping[str, Any], folder: str) -> None:
     """Carry out one file; what is wrong with it shows before anything is changed."""
     names = {key: _names(commands.get(key), key) for key in _LISTS}
     paths = {key: [os.path.join(folder, name) for name in names[key]] for key in names}
+    control = {"stop": "stop"} if commands.get("exit") else {}
+    if "background_mode" in commands:
+        control["mode"] = "idle" if commands["background_mode"] else "drain"
     with Store(Places(load({}).state_dir)) as store:
-        waiting = {e.name: e.id for e in store.entries((q.QUEUED, q.HELD)) if e.spec.notebook}
-        leave = [_known(waiting, name) for name in names["ipynb_names_del"]]
-        first = [name for name in names["ipynb_names_next"] if os.path.basename(name) in waiting]
-        new = [path for path in paths["ipynb_names_next"] if os.path.basename(path) not in waiting]
-        ahead, behind = notebook_jobs(new), notebook_jobs(paths["ipynb_names_add"])
-        for job in leave:
-            store.cancel(job, "taken off the list by a control file")
-        if behind:
-            store.add(behind)
-        if ahead:
-            store.add(ahead, first=True)
-        if first:
-            store.put_first([waiting[os.path.basename(name)] for name in first])
-        if commands.get("exit"):
-            store.set_control(stop="stop")
-        if "background_mode" in commands:
-            store.set_control(mode="idle" if commands["background_mode"] else "drain")
+        waiting = {e.name: e.id for e in store.entries(_NOT_STARTED) if e.spec.notebook}
+        ahead = paths["ipynb_names_next"]
+        store.take_in(
+            what=_file_id(path),
+            leave=[_known(waiting, name) for name in names["ipynb_names_del"]],
+            ahead=notebook_jobs([p for p in ahead if shown(os.path.basename(p)) not in waiting]),
+            behind=notebook_jobs(paths["ipynb_names_add"]),
+            first=[waiting[name] for p in ahead if (name := shown(os.path.basename(p))) in waiting],
+            control=control,
+        )
     for key in _PIDS:
         if commands.get(key):
             sys.stderr.write(
@@ -138,6 +136,12 @@ def _take(commands: Mapping[str, Any], folder: str) -> None:
         ls([])
 
 
+def _file_id(path: str) -> str:
+    """Name a file for good: who is killed before it is put away does not take it in twice."""
+    found = os.stat(path)
+    return f"import {found.st_dev}:{found.st_ino}:{found.st_mtime_ns}"
+
+
 def _names(value: Any, key: str) -> list[str]:
     names = [value] if isinstance(value, str) else value or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -146,7 +150,7 @@ def _names(value: Any, key: str) -> list[str]:
 
 
 def _known(waiting: Mapping[str, int], name: str) -> int:
-    job = waiting.get(os.path.basename(name))
+    job = waiting.get(shown(os.path.basename(name)))
     if job is None:
         raise UsageError(f"ipynb_names_del: no notebook {name!r} waits in the queue")
     return job

@@ -13,10 +13,12 @@ import os
 import select
 import signal
 import sys
+import time
 
 from grn import procs
+from grn.cli.table import clean
 from grn.client import Client
-from grn.errors import BrokerUnavailable, UsageError
+from grn.errors import BrokerUnavailable, PathError, UsageError
 from grn.queue.places import Places
 from grn.queue.store import Store
 from grn.rules import queueing as q
@@ -24,7 +26,8 @@ from grn.settings import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
 __all__ = ["protect", "reap"]
 
@@ -103,7 +106,7 @@ def _left_overs(places: Places, job: int | None) -> Iterator[_LeftOver]:
         over = [e for e in store.entries(q.OVER) if job is None or e.id == job]
         if job is not None and not over:
             raise UsageError(f"job {job} is {store.get(job).state}: it is not over")
-    of_lease = {e.result["lease"]: e.id for e in over if e.result.get("lease")}
+    of_lease = {lease: e.id for e in over for lease in _leases(e.result)}
     for lease, pids in procs.with_marker().items():
         if lease not in of_lease:
             continue
@@ -120,13 +123,23 @@ def _left_overs(places: Places, job: int | None) -> Iterator[_LeftOver]:
                 os.close(pidfd)
 
 
+def _leases(result: Mapping[str, Any]) -> Iterator[str]:
+    """Name the leases that a job had: one for each try."""
+    for each in (result, *result.get("attempts", ())):
+        if each.get("lease"):
+            yield each["lease"]
+
+
 def _end(found: Sequence[_LeftOver], grace_s: float) -> None:
-    for each in found:
-        each.signal(signal.SIGTERM)
-    for each in found:
-        if not _gone(each, grace_s):
-            each.signal(signal.SIGKILL)
-            _gone(each, grace_s)
+    """SIGTERM to all, SIGKILL to those that are there when the grace is over."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for each in found:
+            each.signal(number)
+        until = time.monotonic() + grace_s
+        left = [each for each in found if not _gone(each, max(0.0, until - time.monotonic()))]
+        if not left:
+            return
+        found = left
 
 
 def _gone(each: _LeftOver, within_s: float) -> bool:
@@ -141,7 +154,7 @@ def _name(pid: int) -> str:
             words = file.read(_NAME_BYTES).replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
-    return f"({words})" if words else ""
+    return f"({clean(words)})" if words else ""
 
 
 def protect(argv: Sequence[str]) -> int:
@@ -153,18 +166,25 @@ def protect(argv: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("pids", nargs="*", type=int, metavar="PID", help="are looked at, not noted")
+    parser.add_argument("--json", action="store_true", help="one JSON object (schema 1) on stdout")
     args = parser.parse_args(argv)
     marked = {pid: lease for lease, pids in procs.with_marker().items() for pid in pids}
-    for pid in args.pids:
-        lease = marked.get(pid)
-        whose = f"of lease {lease}" if lease else "not GRN's: it is never signalled"
-        print(f"process {pid}: {whose if procs.exists(pid) else 'there is none'}")
+    processes = [
+        {"pid": pid, "exists": procs.exists(pid), "lease": marked.get(pid)} for pid in args.pids
+    ]
     try:
         with Client(load({})) as client:
-            devices = client.status()["devices"]
-    except BrokerUnavailable:
+            found = client.status()["devices"]
+    except (BrokerUnavailable, PathError):
+        found = []
         sys.stderr.write("grn queue: no broker runs, so nobody looks at the devices\n")
+    devices = [{key: device[key] for key in ("index", "uuid", "foreign_mib")} for device in found]
+    if args.json:
+        print(json.dumps({"schema": 1, "processes": processes, "devices": devices}))
         return 0
+    for each in processes:
+        whose = f"of lease {each['lease']}" if each["lease"] else "not GRN's: it is never signalled"
+        print(f"process {each['pid']}: {whose if each['exists'] else 'there is none'}")
     for device in devices:
         foreign = device["foreign_mib"]
         print(f"device {device['index']}: {'?' if foreign is None else foreign} MiB held by others")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import sys
+import textwrap
 import time
 
-from grn.cli.table import Table, clean, format_seconds, print_tables
+from grn.cli.table import Table, clean, format_seconds, print_tables, shortened, width
 from grn.queue.places import Places
 from grn.queue.store import Store
-from grn.queue.view import job_object, queue_object
+from grn.queue.view import job_now, queue_object
 from grn.rules import queueing as q
 from grn.rules.units import format_mib
 from grn.settings import load
@@ -27,6 +29,9 @@ _SECRET = re.compile(
     r"pass(word|wd|phrase)?|secret|token|credential|api_?key|private", re.IGNORECASE
 )
 _LAST_LINES = 10
+_MOST = 20
+"""Of what is queued: one screen, and quick with thousands in the list."""
+_IN_LINE = (q.QUEUED, q.HELD, q.STARTING, q.WAITING)
 _TAIL_BYTES = 1 << 14
 
 
@@ -38,34 +43,58 @@ def ls(argv: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--all", action="store_true", help="all that has ended, not only the last ten"
+        "--all",
+        action="store_true",
+        help=f"all that is queued or has ended, not only the next {_MOST} and the last ten",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object (schema 1) on stdout")
     args = parser.parse_args(argv)
     settings = load({})
-    seen = queue_object(Places(settings.state_dir), settings, everything=args.all)
+    most = -1 if args.all or args.json else _MOST
+    seen = queue_object(Places(settings.state_dir), settings, everything=args.all, most=most)
     if args.json:
         print(json.dumps(seen))
         return 0
     jobs = seen["jobs"]
     living = [job for job in jobs if job["state"] not in q.OVER]
     over = [job for job in jobs if job["state"] in q.OVER]
-    print(_headline(seen))
+    shown = sum(job["state"] in _IN_LINE for job in living)
+    more = sum(seen["counts"].get(state, 0) for state in _IN_LINE) - shown
+    said = _said_above(living, headline=seen["owner"] is None or seen["paused"])
+    print(textwrap.fill(_headline(seen), width(), break_on_hyphens=False))
     print_tables(
         [
             Table(
                 "",
                 (">#", ">id", "state", "on", ">peak", ">for", "job"),
-                [_living_row(job) for job in living],
-            ),
+                [_living_row(job, said) for job in living],
+                shorten=shortened,
+            )
+        ],
+        [f"and {more} more: `grn queue ls --all` lists them"] if more > 0 else [],
+    )
+    if living and over:
+        print()
+    print_tables(
+        [
             Table(
                 "ended",
                 (">id", "state", "on", ">peak", ">ran", "job"),
                 [_ended_row(job) for job in over],
-            ),
+                shorten=shortened,
+            )
         ]
     )
     return 0
+
+
+def _said_above(living: Sequence[Mapping[str, Any]], *, headline: bool) -> set[int]:
+    """Return the jobs whose reason the job above has, or the headline: it is not said again."""
+    plain = [job for job in living if job["state"] == q.QUEUED and not job["after"]]
+    if headline:
+        return {job["id"] for job in plain}
+    pairs = itertools.pairwise(plain)
+    return {job["id"] for before, job in pairs if job["reason"] == before["reason"]}
 
 
 def _headline(seen: Mapping[str, Any]) -> str:
@@ -81,14 +110,14 @@ def _headline(seen: Mapping[str, Any]) -> str:
     return f"queue: {', '.join(parts) or 'empty'}; {how}"
 
 
-def _living_row(job: Mapping[str, Any]) -> list[str]:
+def _living_row(job: Mapping[str, Any], said: set[int]) -> list[str]:
     since = job["started_s"] if job["state"] == q.RUNNING else job["added_s"]
-    lines = [job["name"]]
+    lines = [clean(job["name"])]
     if job["state"] == q.RUNNING and job["left_s"] is not None:
         lines.append(f"ends in about {format_seconds(job['left_s'])}")
     elif job["probe"] and job["state"] == q.RUNNING:
         lines.append("the first of its type: measured alone")
-    elif job["reason"]:
+    elif job["reason"] and job["id"] not in said:
         lines.append(job["reason"])
     return [
         "" if job["position"] is None else str(job["position"]),
@@ -102,10 +131,15 @@ def _living_row(job: Mapping[str, Any]) -> list[str]:
 
 
 def _ended_row(job: Mapping[str, Any]) -> list[str]:
-    lines = [job["name"]]
+    lines = [clean(job["name"])]
     if job["state"] != q.OK and job["text"]:
         said = job["last_words"]
-        lines.append(f"{job['text']}: {said}" if said and job["state"] == q.FAILED else job["text"])
+        text = (
+            f"{job['text']}: {said}" if said and job["state"] in (q.FAILED, q.OOM) else job["text"]
+        )
+        lines.append(" ".join(text.split()))
+    if job["log_incomplete"]:
+        lines.append("its log is incomplete: there was no room on the disk")
     ran = "-" if job["ran_s"] is None else format_seconds(job["ran_s"])
     return [str(job["id"]), job["state"], _on(job), _size(job["peak_mib"]), ran, "\n".join(lines)]
 
@@ -126,9 +160,10 @@ def info(argv: Sequence[str]) -> int:
     parser.add_argument("job", type=int, metavar="ID")
     parser.add_argument("--json", action="store_true", help="one JSON object (schema 1) on stdout")
     args = parser.parse_args(argv)
-    with Store(Places(load({}).state_dir)) as store:
+    settings = load({})
+    with Store(Places(settings.state_dir)) as store:
         entry = store.get(args.job)
-    job = job_object(entry)
+    job = job_now(entry, settings)
     environ = {
         name: "(not shown)" if _SECRET.search(name) else value
         for name, value in sorted(entry.spec.environ.items())
@@ -136,8 +171,8 @@ def info(argv: Sequence[str]) -> int:
     if args.json:
         print(json.dumps({"schema": 1, **job, "environ": environ}))
         return 0
-    for name in ("id", "name", "state", "reason", "command", "notebook", "cwd", "options", "after",
-                 "type", "devices", "peak_mib", "ran_s", "exit_code", "outcome", "text", "last_words", "notes", "tries",
+    for name in ("id", "name", "state", "priority", "reason", "command", "notebook", "cwd", "options", "after",
+                 "type", "devices", "peak_mib", "ran_s", "exit_code", "outcome", "text", "last_words", "notes", "tries", "retried_as",
                  "runner", "pid", "log"):  # fmt: skip
         value = job[name]
         if value not in (None, [], ""):

@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import traceback
 
 from grn.errors import GrnError, UsageError
 from grn.queue.changes import Changes
@@ -20,10 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
+    from grn.queue.entry import Entry
+    from grn.queue.worklist import Worklist
+
 __all__ = ["limit", "pause", "resume", "start", "stop"]
 
 _READY = b"+"
 _LOG_MODE = 0o600
+_MOST_DESCRIPTORS = 1 << 16
 _LOOK_AGAIN_S = 1.0
 
 
@@ -40,6 +45,11 @@ def start(argv: Sequence[str]) -> int:
     parser.add_argument("--limit", type=_positive, metavar="N", help="run at most N at a time")
     parser.add_argument("--foreground", action="store_true", help="do not go into the background")
     args = parser.parse_args(argv)
+    if "GRN_LEASE" in os.environ:
+        raise UsageError(
+            f"this is inside a job (lease {os.environ['GRN_LEASE']}), and a queue would end with it:"
+            " start it from a shell outside; `grn queue add` works here, too"
+        )
     places = Places(load({}).state_dir)
     places.prepare()
     with Store(places) as store:
@@ -53,10 +63,9 @@ def start(argv: Sequence[str]) -> int:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
-    return number
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
 
 
 def _work(places: Places, *, drain: bool, ready: int | None = None) -> None:
@@ -94,25 +103,29 @@ def _become_owner(places: Places, tell: int, *, drain: bool) -> NoReturn:
             os._exit(0)
         os.setsid()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        _redirect(places)
+        _redirect(places, tell)
         os.chdir("/")
+        os.umask(0o077)
         _work(places, drain=drain, ready=tell)
         status = 0
     except GrnError as error:
         sys.stderr.write(f"{error.message}\n")
-        os.write(tell, error.message.encode())
+        os.write(tell, error.message.encode("utf-8", "backslashreplace"))
+    except BaseException:  # noqa: BLE001 - the last place where it can be told
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(status)
 
 
-def _redirect(places: Places) -> None:
+def _redirect(places: Places, keep: int) -> None:
+    """Let go of all that belongs to who started us: terminal, pipes, locks."""
     null = os.open(os.devnull, os.O_RDWR)
     log = os.open(places.owner_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, _LOG_MODE)
     for number, fd in enumerate((null, log, log)):
         os.dup2(fd, number)
-    os.close(null)
-    os.close(log)
+    os.closerange(3, keep)
+    os.closerange(keep + 1, _MOST_DESCRIPTORS)
 
 
 def stop(argv: Sequence[str]) -> int:
@@ -148,23 +161,33 @@ def stop(argv: Sequence[str]) -> int:
 
 def _end_all(places: Places) -> int:
     """Wait until the jobs that were told to end have ended, also those without an owner."""
-    from grn.queue.owner import tell_runner  # noqa: PLC0415 - seldom needed
+    from grn.queue.running import tell_runner  # noqa: PLC0415 - seldom needed
+    from grn.queue.worklist import Worklist  # noqa: PLC0415 - the same
 
     changes = Changes([places.changes])
     lock = take(places)  # nobody starts anything meanwhile
     try:
-        with Store(places) as store:
-            for entry in store.entries((q.WAITING, q.RUNNING)):
-                if not entry.cancelled:
-                    store.cancel(entry.id, "the queue was stopped")
+        with Worklist(places) as store:
+            while active := store.entries(q.ACTIVE):
+                for entry in store.cancel_running():
                     tell_runner(entry, signal.SIGTERM)
-            while living := [e for e in store.entries((q.WAITING, q.RUNNING)) if tell_runner(e, 0)]:
-                del living
+                for entry in active:
+                    _end(store, entry)
                 changes.wait(_LOOK_AGAIN_S)
     finally:
         os.close(lock)
         changes.close()
     return 0
+
+
+def _end(store: Worklist, entry: Entry) -> None:
+    """Have a job that waits come back; see to one whose runner is gone."""
+    from grn.queue.running import tell_runner  # noqa: PLC0415 - seldom needed
+
+    if entry.state == q.WAITING and not entry.recalled and store.recall(entry.id):
+        tell_runner(entry, signal.SIGTERM)
+    if entry.state == q.STARTING or not tell_runner(entry, 0):
+        store.gone(entry.id, entry.attempt, "its runner was gone when the queue was stopped")
 
 
 def pause(argv: Sequence[str]) -> int:
@@ -193,12 +216,14 @@ def limit(argv: Sequence[str]) -> int:
         description="Run at most N jobs of the queue at a time; `none`: as many as there is room for.",
     )
     parser.add_argument("number", nargs="?", metavar="N")
+    parser.add_argument("--json", action="store_true", help="show it as one JSON object")
     args = parser.parse_args(argv)
     with Store(Places(load({}).state_dir)) as store:
         if args.number is None:
-            print(store.control("limit") or "none")
+            found = store.control("limit")
+            print(f'{{"schema": 1, "limit": {found or "null"}}}' if args.json else found or "none")
             return 0
-        if args.number != "none" and not (args.number.isdigit() and int(args.number)):
+        if args.number != "none" and not (args.number.isdecimal() and int(args.number)):
             raise UsageError(f"{args.number!r} is neither a number of 1 or more nor `none`")
         store.set_control(limit="" if args.number == "none" else args.number)
     return 0

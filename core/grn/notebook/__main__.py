@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from grn.errors import GrnError
-from grn.notebook.arguments import options_of
-from grn.notebook.executing import execute
+from grn.notebook.arguments import options_of, require
 
 
 def main() -> int:
@@ -14,6 +14,9 @@ def main() -> int:
     try:
         options = options_of(sys.argv[1:])
         options.check()
+        require()
+        from grn.notebook.executing import execute  # noqa: PLC0415 - it needs the extra
+
         return execute(options)
     except GrnError as error:
         sys.stderr.write(f"grn run-notebook: {error.message}\n")
@@ -21,4 +24,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not through atexit: nbclient's own handler fails there where a kernel never started.
+    os._exit(status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 from grn.cli.runargs import takes_value
 from grn.errors import UsageError
@@ -12,10 +13,12 @@ from grn.rules.units import parse_duration_s
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
-__all__ = ["NotebookOptions", "job_type", "options_of", "split"]
+__all__ = ["NotebookOptions", "job_type", "options_of", "require", "split"]
 
 _SUFFIX = ".ipynb"
+_NEEDED = ("nbclient", "nbformat")
 _TAKE_ONE = {
     "-o": "output",
     "--output": "output",
@@ -36,6 +39,8 @@ class NotebookOptions:
         self.cwd: str | None = None
         self.inplace = False
         self.parameters: dict[str, str] = {}
+        self.metadata: dict[str, Any] = {}
+        """The notebook's own, once it was checked."""
 
     @property
     def cell_timeout_s(self) -> float | None:
@@ -88,6 +93,27 @@ class NotebookOptions:
             raise UsageError(f"{self.path} is no notebook: it is not JSON ({error})") from error
         if not isinstance(read, dict) or not isinstance(read.get("cells"), list):
             raise UsageError(f"{self.path} is no notebook of format 4: it has no list of cells")
+        metadata = read.get("metadata")
+        self.metadata = metadata if isinstance(metadata, dict) else {}
+        if self.parameters and self.language != "python":
+            raise UsageError(
+                f"-p: parameters are set in Python, and {self.path} is written in {self.language}"
+            )
+
+    @property
+    def kernel_name(self) -> str:
+        """The kernel that is asked for, or the notebook's own."""
+        return self.kernel or str(self._of("kernelspec", "name") or "python3")
+
+    @property
+    def language(self) -> str:
+        """What the notebook is written in."""
+        named = self._of("kernelspec", "language") or self._of("language_info", "name")
+        return str(named or "python").lower()
+
+    def _of(self, table: str, key: str) -> object:
+        found = self.metadata.get(table)
+        return found.get(key) if isinstance(found, dict) else None
 
 
 def split(words: Sequence[str]) -> tuple[NotebookOptions, list[str], list[str]]:
@@ -142,3 +168,19 @@ def job_type(options: NotebookOptions) -> str:
         f" -p {name} {value}" for name, value in sorted(options.parameters.items())
     )
     return f"{os.path.realpath(options.path)}{parameters}"
+
+
+def require() -> None:
+    """Make sure that notebooks can be run with this Python.
+
+    Raises:
+        UsageError: the extra is not installed.
+    """
+    import importlib.util  # noqa: PLC0415 - only who has notebooks
+
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"notebooks need {' and '.join(missing)}, which {sys.executable} does not have:"
+            " pip install 'grn-plugins[notebook]'"
+        )

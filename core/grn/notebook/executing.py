@@ -18,20 +18,15 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
+import nbformat
+from jupyter_client.kernelspec import NoSuchKernel
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
 from grn.errors import UsageError
+from grn.notebook.kernels import unknown
 from grn.notebook.parameters import inject
 from grn.rules.environment_table import TABLE
-
-try:
-    import nbformat
-    from jupyter_client.kernelspec import NoSuchKernel
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
-except ImportError as error:
-    raise UsageError(
-        f"notebooks need the extra `notebook`, and {error.name} is not there:"
-        " pip install 'grn-plugins[notebook]'"
-    ) from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +74,7 @@ class _Run:
         self._begun_s = time.time()
         self._interrupted: int | None = None
         self._now = 0
+        self._started = False
         for cell in self._notebook.cells:
             if cell.cell_type == "code":  # what an earlier run left is not what this one gave
                 cell.outputs, cell.execution_count = [], None
@@ -90,7 +86,7 @@ class _Run:
             self._notebook,
             timeout=timeout_s,
             startup_timeout=120,
-            kernel_name=self._options.kernel or self._kernel_of_notebook(),
+            kernel_name=self._options.kernel_name,
             resources={"metadata": {"path": self._cwd}},
             on_cell_execute=self._begins,
             on_cell_executed=self._ended,
@@ -108,10 +104,6 @@ class _Run:
         """Remove what was needed to talk to the kernel."""
         self._private.cleanup()
 
-    def _kernel_of_notebook(self) -> str:
-        spec = self._notebook.metadata.get("kernelspec", {})
-        return str(spec.get("name") or "python3")
-
     def _listen(self, loop: asyncio.AbstractEventLoop, work: asyncio.Future[int]) -> None:
         def stop(number: int) -> None:
             self._interrupted = self._interrupted or number
@@ -125,25 +117,33 @@ class _Run:
         try:
             self._strip(manager.kernel_spec.env)
         except NoSuchKernel as error:
-            known = ", ".join(sorted(manager.kernel_spec_manager.find_kernel_specs())) or "none"
-            raise UsageError(
-                f"there is no kernel {error.name!r} here; known are: {known}"
-            ) from error
+            known = manager.kernel_spec_manager.find_kernel_specs()
+            raise UsageError(unknown(error.name, known)) from error
         self._connect_privately(manager)
         client.km = manager
-        loop, here = asyncio.get_running_loop(), asyncio.current_task()
         try:
-            async with client.async_setup_kernel(env=dict(os.environ), cwd=self._cwd):
-                if here is not None:
-                    self._listen(loop, here)  # nbclient has put its own in their place
-                await self._cells(client)
+            return await self._with_kernel(client)
         except DeadKernelError:
             return self._over(KERNEL_DIED, self._dead(manager))
         except CellTimeoutError:
             limit = self._options.cell_timeout
             return self._over(CELL_TIMEOUT, f"cell {self._now} took longer than {limit}")
         except CellExecutionError as error:
-            return self._over(CELL_RAISED, f"cell {self._now} raised {error.ename}: {error.evalue}")
+            # On one line: the last line of what is said is what lists show.
+            said = " ".join(str(error.evalue).split())
+            return self._over(CELL_RAISED, f"cell {self._now} raised {error.ename}: {said}")
+        except (OSError, RuntimeError) as error:
+            if self._started or isinstance(error, UsageError):
+                raise
+            return self._over(KERNEL_DIED, self._did_not_start(manager, error))
+
+    async def _with_kernel(self, client: Any) -> int:
+        loop, here = asyncio.get_running_loop(), asyncio.current_task()
+        async with client.async_setup_kernel(env=dict(os.environ), cwd=self._cwd):
+            if here is not None:
+                self._listen(loop, here)  # nbclient has put its own in their place
+            self._started = True
+            await self._cells(client)
         return self._over(0, "")
 
     def _connect_privately(self, manager: Any) -> None:
@@ -177,6 +177,11 @@ class _Run:
     async def _ended(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
         del cell, cell_index, execute_reply
         self._write("running", None, "")
+
+    @staticmethod
+    def _did_not_start(manager: Any, error: Exception) -> str:
+        words = " ".join(manager.kernel_spec.argv)
+        return f"the kernel {manager.kernel_name!r} did not start ({words}): {error}"
 
     def _dead(self, manager: Any) -> str:
         text = f"the kernel died in cell {self._now} of {len(self._code)}"
@@ -213,10 +218,12 @@ class _Run:
         }
         half = f"{self._target}.{os.getpid()}.tmp"
         try:
-            with open(half, "w", encoding="utf-8") as file:
+            with open(half, "w", encoding="utf-8", errors="backslashreplace") as file:
                 _write(self._notebook, file)
             os.replace(half, self._target)
         except OSError as error:
+            if os.path.exists(half):
+                os.unlink(half)
             raise UsageError(
                 f"cannot write the notebook {self._target}: {error.strerror}"
             ) from error

@@ -24,7 +24,7 @@ def value_of(text: str) -> Any:
     """Read a value as Python would: a number, True, None, a list; anything else is a text."""
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 
+from grn.errors import GrnError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["Changes", "touch"]
 
-_MODIFY, _ATTRIB, _MOVED_TO, _CREATE = 0x2, 0x4, 0x80, 0x100
-_ANY = _MODIFY | _ATTRIB | _MOVED_TO | _CREATE
+_MODIFY, _ATTRIB, _DELETE_SELF, _MOVE_SELF = 0x2, 0x4, 0x400, 0x800
+_ANY = _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF
 _EVENTS_BYTES = 1 << 14
 _PRIVATE = 0o600
 
@@ -33,7 +35,7 @@ class Changes:
     """A descriptor that is readable once one of the files was touched or has grown.
 
     Raises:
-        OSError: this process can have no inotify (a limit of the user's, or of the kernel).
+        GrnError: this process can have no inotify, for a limit on this user.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -48,6 +50,11 @@ class Changes:
     def add(self, path: str) -> None:
         """Watch one more file."""
         self._checked(self._libc.inotify_add_watch(self._fd, os.fsencode(path), _ANY))
+
+    def add_home(self, folder: str) -> None:
+        """Also wake when this folder itself is moved or removed, whatever happens in it."""
+        mask = _DELETE_SELF | _MOVE_SELF
+        self._checked(self._libc.inotify_add_watch(self._fd, os.fsencode(folder), mask))
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -78,5 +85,8 @@ class Changes:
     def _checked(self, result: int) -> int:
         if result < 0:
             number = self._errno()
-            raise OSError(number, os.strerror(number))
+            raise GrnError(
+                f"the kernel does not tell of changes: {os.strerror(number)};"
+                " raise fs.inotify.max_user_instances or max_user_watches (sysctl)"
+            )
         return result

@@ -9,11 +9,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-__all__ = ["COLUMNS", "Entry", "Spec", "pack"]
+__all__ = ["COLUMNS", "Entry", "Spec", "pack", "shown"]
 
 COLUMNS = (
-    "id", "place", "state", "name", "spec", "attempt", "runner_pid", "runner_start", "cancelled",
-    "recalled", "added_s", "asked_s", "started_s", "ended_s", "exit_code", "result", "reason", "log",
+    "id", "place", "priority", "state", "name", "attempt", "runner_pid", "runner_start", "cancelled",
+    "recalled", "added_s", "asked_s", "started_s", "ended_s", "exit_code", "retried_as", "reason", "log",
+    "result", "spec",
 )  # fmt: skip
 _pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogateescape").pack
 
@@ -22,6 +23,13 @@ def pack(value: Mapping[str, Any]) -> bytes:
     """Put a map into a column; bytes that are no UTF-8 survive."""
     body: bytes = _pack(value)
     return body
+
+
+def shown(text: str) -> str:
+    """Return a text as a column of text can hold it: bytes that are no UTF-8 are written out."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _unpack(body: bytes | None) -> dict[str, Any]:
@@ -37,7 +45,7 @@ class Spec:
     Either `words`, run as they are, or a `line` for a shell; `options` are those of `grn run`.
     """
 
-    __slots__ = ("after", "cwd", "environ", "line", "notebook", "options", "words")
+    __slots__ = ("after", "cwd", "environ", "line", "notebook", "options", "umask", "words")
 
     def __init__(
         self,
@@ -49,6 +57,7 @@ class Spec:
         environ: Mapping[str, str],
         after: Sequence[int] = (),
         notebook: str | None = None,
+        umask: int | None = None,
     ) -> None:
         self.words = list(words)
         self.line = line
@@ -59,6 +68,7 @@ class Spec:
         """Jobs that must have ended well before it starts."""
         self.notebook = notebook
         """The notebook that the words run, if they do."""
+        self.umask = umask
 
     @property
     def arguments(self) -> list[str]:
@@ -85,6 +95,8 @@ class Entry:
     """A row of the list."""
 
     __slots__ = (
+        "_result",
+        "_spec",
         "added_s",
         "asked_s",
         "attempt",
@@ -95,11 +107,11 @@ class Entry:
         "log",
         "name",
         "place",
+        "priority",
         "reason",
         "recalled",
-        "result",
+        "retried_as",
         "runner",
-        "spec",
         "started_s",
         "state",
     )
@@ -109,9 +121,12 @@ class Entry:
         values = dict(zip(COLUMNS, row, strict=True))
         self.id: int = values["id"]
         self.place: float = values["place"]
+        self.priority: int = values["priority"]
+        """That of its place: who was moved takes over his new neighbour's."""
         self.state: str = values["state"]
         self.name: str = values["name"]
-        self.spec = Spec.load(values["spec"])
+        self._spec: bytes | Spec = values["spec"]
+        self._result: bytes | dict[str, Any] | None = values["result"]
         self.attempt: int = values["attempt"]
         pid = values["runner_pid"]
         self.runner: tuple[int, str] | None = (pid, values["runner_start"]) if pid else None
@@ -123,8 +138,21 @@ class Entry:
         self.started_s: float | None = values["started_s"]
         self.ended_s: float | None = values["ended_s"]
         self.exit_code: int | None = values["exit_code"]
-        self.result: dict[str, Any] = _unpack(values["result"])
-        """What is known of its run: devices, peak_mib, outcome, text (how it ended), and more."""
+        self.retried_as: int | None = values["retried_as"]
         self.reason: str = values["reason"]
         """Why it waits, why it never ran, or how it failed."""
         self.log: str = values["log"]
+
+    @property
+    def spec(self) -> Spec:
+        """What was submitted; read when it is wanted: a long list is looked at without."""
+        if isinstance(self._spec, bytes):
+            self._spec = Spec.load(self._spec)
+        return self._spec
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What is known of its run: devices, peak_mib, outcome, text (how it ended), and more."""
+        if not isinstance(self._result, dict):
+            self._result = _unpack(self._result)
+        return self._result

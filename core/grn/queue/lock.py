@@ -1,9 +1,14 @@
-"""Who works a queue off: a lock on a file that is held for life, and dies with its holder."""
+"""Who works a queue off: a lock on a file that is held for life, and dies with its holder.
+
+It is a lock of the open file description (`F_OFD_SETLK`), since that kind can be asked about without
+taking it: who only looks never is in the way of who starts.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import struct
 
 from grn.errors import GrnError
 
@@ -11,10 +16,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from grn.queue.places import Places
 
-__all__ = ["AlreadyOwned", "owner_of", "take"]
+__all__ = ["AlreadyOwned", "owner_of", "still_holds", "take"]
 
 _PRIVATE = 0o600
 _DIGITS = 32
+_FLOCK = struct.Struct("@hhqqi4x")  # struct flock of fcntl(2): type, whence, start, length, pid
+_WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class AlreadyOwned(GrnError):  # noqa: N818 - named by what happened
@@ -24,19 +31,19 @@ class AlreadyOwned(GrnError):  # noqa: N818 - named by what happened
 
 
 def owner_of(places: Places) -> int | None:
-    """Return the pid of the queue's owner, if one lives."""
+    """Return the pid of the queue's owner, if one lives; 0 if it has not written its pid yet."""
     try:
         fd = os.open(places.lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        kind, *_ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _WHOLE_FILE))
+        if kind == fcntl.F_UNLCK:
+            return None
         text = os.pread(fd, _DIGITS, 0).decode("ascii", "replace").strip()
-        return int(text) if text.isdigit() else None
+        return int(text) if text.isdigit() else 0
     finally:
         os.close(fd)
-    return None
 
 
 def take(places: Places) -> int:
@@ -45,15 +52,28 @@ def take(places: Places) -> int:
     Raises:
         AlreadyOwned: somebody has it.
     """
-    fd = os.open(places.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+    while True:
+        fd = os.open(places.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+        except (BlockingIOError, PermissionError):  # fcntl(2) allows both
+            os.close(fd)
+            raise AlreadyOwned(
+                f"the queue is worked off already, by process {owner_of(places)}; `grn queue stop`"
+                " ends it"
+            ) from None
+        if still_holds(places, fd):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            return fd
+        os.close(fd)  # somebody removed the file between open and lock
+
+
+def still_holds(places: Places, fd: int) -> bool:
+    """Whether the lock's name still leads to this lock; if not, another can be taken."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        pid = owner_of(places)
-        raise AlreadyOwned(
-            f"the queue is worked off already, by process {pid}; `grn queue stop` ends it"
-        ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
+        named = os.stat(places.lock)
+    except FileNotFoundError:
+        return False
+    own = os.fstat(fd)
+    return (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)

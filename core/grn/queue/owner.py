@@ -5,7 +5,8 @@ the broker (so the next one may ask after it), a signal. After each of them the 
 
 Promises: one owner for a queue, by a lock that dies with it; jobs are asked for in the order of the
 list; a few wait at the broker at a time, so that small ones may pass where that delays nobody; runners
-of an owner that was killed are watched again, or their jobs marked lost if they are gone.
+of an owner that was killed are watched again, or their jobs marked lost if they are gone; a disk that is
+full, or a broker that cannot be had, makes it wait, not end.
 Must not: keep the list open across a fork, or be needed by a job that runs.
 """
 
@@ -17,11 +18,12 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from grn.errors import JournalError
+from grn.errors import GrnError
 from grn.queue.changes import Changes, touch
-from grn.queue.lock import take
-from grn.queue.runner import become, identity
-from grn.queue.store import Store
+from grn.queue.lock import still_holds, take
+from grn.queue.runner import NO_BROKER, become
+from grn.queue.running import tell_runner, watched
+from grn.queue.worklist import Worklist
 from grn.rules import queueing as q
 from grn.supervise.loop import READABLE, Loop
 from grn.supervise.signals import Signals
@@ -30,34 +32,13 @@ if TYPE_CHECKING:
     from grn.queue.entry import Entry
     from grn.queue.places import Places
 
-__all__ = ["DRAIN", "IDLE", "STOP", "STOP_NOW", "Owner", "say", "tell_runner"]
+__all__ = ["DRAIN", "IDLE", "STOP", "STOP_NOW", "Owner", "say"]
 
 IDLE, DRAIN = "idle", "drain"
 STOP, STOP_NOW = "stop", "now"
 _MOST_ASKING = 4
 _TRY_AGAIN_S = 1.0
-
-
-def tell_runner(entry: Entry, number: int) -> bool:
-    """Signal the runner of a job, if it still is the process that it was."""
-    if entry.runner is None:
-        return False
-    pid, _ = entry.runner
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return False
-    try:
-        if (
-            identity(pid) != entry.runner
-        ):  # checked through the descriptor's life: no other takes the number
-            return False
-        signal.pidfd_send_signal(pidfd, number)
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(pidfd)
-    return True
+_LONGEST_PUT_OFF_S = 60.0
 
 
 class Owner:
@@ -77,6 +58,7 @@ class Owner:
         self._loop = Loop()
         self._signals = Signals()
         self._changes = Changes([places.changes])
+        self._changes.add_home(places.folder)
         self._runners: dict[int, tuple[int, int]] = {}
         """Pid -> the job and its attempt, of runners that are ours to wait for."""
         self._adopted: dict[int, tuple[int, int, int]] = {}
@@ -88,6 +70,9 @@ class Owner:
         self._problem = ""
         self._pause = False
         """Something has just failed: the list is looked at again in a while."""
+        self._put_off: dict[int, float] = {}
+        """Jobs whose runners could not even ask, and for how long each is left alone."""
+        self._resting: set[int] = set()
         self._called_back: set[tuple[int, int]] = set()
         self._adopt()
 
@@ -95,26 +80,22 @@ class Owner:
 
     def _adopt(self) -> None:
         """See to the jobs that a former owner had started."""
-        with Store(self._places) as store:
+        with Worklist(self._places) as store:
             store.set_control(stop="")
             for entry in store.entries(q.ACTIVE):
-                if entry.state == q.STARTING:
-                    store.requeue_unclaimed(entry.id, entry.attempt)
-                elif not self._watch(entry):
-                    store.lost(entry.id, entry.attempt, _gone("while no owner watched"))
+                if not self._watch(entry):
+                    now = store.gone(entry.id, entry.attempt, _gone("while no owner watched"))
+                    if now:
+                        say(f"job {entry.id} of a former owner is {now}: its runner is gone")
 
     def _watch(self, entry: Entry) -> bool:
-        """Watch a runner that is not our child; `False` if it is gone."""
-        if entry.runner is None:
+        """Watch a runner that is not our child; `False` if it is gone, or has claimed nothing."""
+        if entry.state == q.STARTING:
             return False
-        pid, _ = entry.runner
-        try:
-            pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
+        pidfd = watched(entry)
+        if pidfd is None:
             return False
-        if identity(pid) != entry.runner:
-            os.close(pidfd)
-            return False
+        pid = entry.runner[0] if entry.runner is not None else 0
         self._adopted[pidfd] = (pid, entry.id, entry.attempt)
         self._loop.watch(pidfd, READABLE, lambda: self._adopted_ended(pidfd))
         say(f"job {entry.id} of a former owner goes on (runner {pid})")
@@ -125,6 +106,7 @@ class Owner:
         self._loop.unwatch(pidfd)
         os.close(pidfd)
         self._ended(job, attempt, _gone("without a word of how"))
+        self._look()
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -136,17 +118,24 @@ class Owner:
         self._loop.run(lambda: self._done)
         say("the owner of the queue ends")
         os.close(self._lock)
-        touch(self._places.changes)
+        try:
+            touch(self._places.changes)
+        except OSError as error:
+            say(f"{self._places.changes}: {error.strerror}")
 
     def _on_changes(self) -> None:
         self._changes.drain()
+        if not still_holds(self._places, self._lock):
+            say(f"{self._places.lock} was removed, so the queue is not ours any more")
+            self._done = True
+            return
         self._look()
 
     def _on_signals(self) -> None:
         for arrival in self._signals.read():
             if arrival.number == signal.SIGCHLD:
                 self._reap()
-            elif arrival.number != signal.SIGHUP:  # the terminal may close
+            elif arrival.number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
                 self._stop(STOP_NOW if self._stopping else STOP)
         self._look()
 
@@ -160,27 +149,44 @@ class Owner:
                 return
             job, attempt = self._runners.pop(pid, (0, 0))
             if job:
-                number = os.waitstatus_to_exitcode(status)
-                how = f"by signal {-number}" if number < 0 else f"with {number}"
-                self._ended(job, attempt, _gone(how))
+                code = os.waitstatus_to_exitcode(status)
+                how = f"by signal {-code}" if code < 0 else f"with {code}"
+                self._ended(job, attempt, _gone(how), asked=code != NO_BROKER)
 
-    def _ended(self, job: int, attempt: int, why: str) -> None:
+    def _ended(self, job: int, attempt: int, why: str, *, asked: bool = True) -> None:
         """A runner has ended: normally it has said how its job did."""
+        self._called_back.discard((job, attempt))
         try:
-            with Store(self._places) as store:
-                if store.requeue_unclaimed(job, attempt):
-                    say(f"job {job}: its runner ended before it began; it is queued again")
-                    self._later()
-                elif store.lost(job, attempt, why):
-                    say(f"job {job} is lost: {why}")
-        except JournalError as error:
-            self._tell(error.message)
-            self._loop.later(_TRY_AGAIN_S, lambda: self._ended(job, attempt, why))
+            with Worklist(self._places) as store:
+                now = store.gone(job, attempt, why, keep_reason=not asked)
+        except (GrnError, OSError) as error:
+            self._tell(str(error))
+            self._loop.later(_TRY_AGAIN_S, lambda: self._ended(job, attempt, why, asked=asked))
+            return
+        if now:
+            say(f"job {job} is {now}: {why if now == q.LOST else 'its runner ended before it ran'}")
+        if now == q.QUEUED:
+            self._leave_alone(job)
+        else:
+            self._put_off.pop(job, None)
+
+    def _leave_alone(self, job: int) -> None:
+        """Do not start a job for a while whose runner could not even ask; others may."""
+        pause_s = min(2 * self._put_off.get(job, _TRY_AGAIN_S / 2), _LONGEST_PUT_OFF_S)
+        self._put_off[job] = pause_s
+        self._resting.add(job)
+
+        def over() -> None:
+            self._resting.discard(job)
+            self._look()
+
+        self._loop.later(pause_s, over)
 
     def _later(self) -> None:
         """Look again in a while: what just failed may fail at once again."""
-        self._pause = True
-        self._loop.later(_TRY_AGAIN_S, self._resume)
+        if not self._pause:
+            self._pause = True
+            self._loop.later(_TRY_AGAIN_S, self._resume)
 
     def _resume(self) -> None:
         self._pause = False
@@ -189,48 +195,56 @@ class Owner:
     # -- looking at the list --------------------------------------------------------------------
 
     def _look(self) -> None:
+        if self._pause:
+            return
         try:
             while not self._done and self._start_next():
                 pass
             self._problem = ""
-        except (JournalError, OSError) as error:
-            self._tell(error.message if isinstance(error, JournalError) else str(error))
+        except (GrnError, OSError) as error:
+            self._tell(str(error))
             self._later()
 
     def _start_next(self) -> bool:
         """Start one job if one may start; say whether another look is worth it."""
-        with Store(self._places) as store:
-            asked_to_stop = store.control("stop")
-            if asked_to_stop and asked_to_stop != self._stopping:
-                self._stop(asked_to_stop)
+        with Worklist(self._places) as store:
+            controls = store.controls()
+            self._obey(store, controls.get("stop", ""))
             asking = store.entries((q.STARTING, q.WAITING))
-            self._recall(asking, everybody=bool(self._stopping) or store.control("paused") == "1")
-            if self._stopping or store.control("paused") == "1":
+            paused = bool(self._stopping) or controls.get("paused") == "1"
+            self._recall(store, asking, everybody=paused)
+            if paused:
                 self._done = bool(self._stopping) and not asking
                 return False
-            if self._turn is not None or self._pause or len(asking) >= _MOST_ASKING:
+            if self._turn is not None or len(asking) >= _MOST_ASKING:
                 return False
             if any(entry.recalled for entry in asking):
                 return False  # until all are back, the order is not that of the list
-            limit = int(store.control("limit") or 0)
+            limit = int(controls.get("limit") or 0)
             if limit and len(asking) + store.counts().get(q.RUNNING, 0) >= limit:
                 return False
-            entry = store.take_next()
+            entry = store.take_next(sorted(self._resting))
             if entry is None:
-                mode = store.control("mode") or self._mode
+                mode = controls.get("mode") or self._mode
                 self._done = mode == DRAIN and self._is_drained(store)
                 return False
         self._start(entry)
         return True
 
     @staticmethod
-    def _is_drained(store: Store) -> bool:
+    def _is_drained(store: Worklist) -> bool:
         counts = store.counts()
         return not any(counts.get(state) for state in (q.QUEUED, *q.ACTIVE))
 
     def _start(self, entry: Entry) -> None:
         told, tell = os.pipe2(os.O_CLOEXEC)
-        pid = os.fork()  # we have no thread, and the list is not open
+        try:
+            pid = os.fork()  # we have no thread, and the list is not open
+        except OSError:  # too many processes: `_look` says so; the job is not lost
+            os.close(told)
+            os.close(tell)
+            self._ended(entry.id, entry.attempt, "")
+            raise
         if pid == 0:
             become(entry, self._places, tell, self._signals.restore_in_child)
         os.close(tell)
@@ -245,29 +259,29 @@ class Owner:
             self._turn = None
         self._look()
 
-    def _recall(self, asking: list[Entry], *, everybody: bool) -> None:
-        """Call back those that wait at the broker, if others were put before them."""
+    def _recall(self, store: Worklist, asking: list[Entry], *, everybody: bool) -> None:
+        """Call back those that wait at the broker, if others were put before them.
+
+        A job that is marked as recalled cannot start any more, so its runner can be told to end.
+        """
         for entry in asking:
             told = (entry.id, entry.attempt)
-            if entry.state != q.WAITING or not (entry.recalled or everybody):
+            if entry.state != q.WAITING or told in self._called_back:
                 continue
-            if told in self._called_back:
-                continue
-            self._called_back.add(told)
-            if everybody and not entry.recalled:
-                with Store(self._places) as store:
-                    store.recall(entry.id)
-            tell_runner(entry, signal.SIGTERM)
+            if entry.recalled or (everybody and store.recall(entry.id)):
+                self._called_back.add(told)
+                tell_runner(entry, signal.SIGTERM)
+
+    def _obey(self, store: Worklist, wish: str) -> None:
+        if wish and wish != self._stopping:
+            self._stop(wish)
+        if self._stopping == STOP_NOW:
+            for entry in store.cancel_running():
+                tell_runner(entry, signal.SIGTERM)
 
     def _stop(self, how: str) -> None:
         self._stopping = how
         say("takes no more jobs; those that run go on" if how == STOP else "ends all jobs")
-        if how != STOP_NOW:
-            return
-        with Store(self._places) as store:
-            for entry in store.entries((q.RUNNING,)):
-                store.cancel(entry.id, "the queue was stopped")
-                tell_runner(entry, signal.SIGTERM)
 
     def _tell(self, problem: str) -> None:
         if problem != self._problem:
@@ -282,5 +296,8 @@ def _gone(how: str) -> str:
 def say(text: str) -> None:
     """Write a line with the time to standard error, which is the owner's log."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-    sys.stderr.write(f"{stamp} {text}\n")
-    sys.stderr.flush()
+    try:
+        sys.stderr.write(f"{stamp} {text}\n")
+        sys.stderr.flush()
+    except OSError:  # a full disk, a closed terminal: no reason to leave the jobs alone
+        return

@@ -1,148 +1,63 @@
-"""The list of jobs, in one SQLite file that every process of the queue opens for itself.
+"""The list of jobs, as people look at it and change it.
 
-Promises: what `add` has returned is on disk; a job is claimed by one runner or by none; a file of a
-newer GRN, or a damaged one, is refused with its name, never begun anew: it is somebody's night's work.
-The file is 0600 in a folder of 0700, since it holds the environments of jobs.
-
-Must not: be kept open across a fork (SQLite's locks do not survive one), or start anything.
+Promises: what `add` has returned is on disk; what cannot be done to one of several jobs is done to none.
+Must not: start or signal anything. Who changes a job that has asked the broker tells its runner after.
 """
 
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 
-from grn.errors import JournalError, UsageError
-from grn.queue.entry import COLUMNS, Entry, pack
-from grn.queue.transaction import Transaction
+from grn.errors import UsageError
+from grn.queue import ordering
+from grn.queue.database import Database
+from grn.queue.entry import COLUMNS, Entry, pack, shown
 from grn.rules import queueing as q
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any, Self
+    from typing import Any
 
     from grn.queue.entry import Spec
-    from grn.queue.places import Places
 
-__all__ = ["Store"]
+__all__ = ["NewJob", "Store"]
 
-SCHEMA_VERSION = 1
-_PRIVATE = 0o600
-_BUSY_TIMEOUT_S = 30.0
 _COLUMNS = ", ".join(COLUMNS)
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS jobs (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    place REAL NOT NULL,
-    state TEXT NOT NULL,
-    name TEXT NOT NULL,
-    spec BLOB NOT NULL,
-    attempt INTEGER NOT NULL DEFAULT 0,
-    runner_pid INTEGER,
-    runner_start TEXT,
-    cancelled INTEGER NOT NULL DEFAULT 0,
-    recalled INTEGER NOT NULL DEFAULT 0,
-    added_s REAL NOT NULL,
-    asked_s REAL, started_s REAL, ended_s REAL,
-    exit_code INTEGER,
-    result BLOB,
-    reason TEXT NOT NULL DEFAULT '',
-    log TEXT NOT NULL DEFAULT ''
-);
-CREATE INDEX IF NOT EXISTS by_state ON jobs (state, place);
-CREATE TABLE IF NOT EXISTS after (job INTEGER NOT NULL, other INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS by_other ON after (other);
-CREATE INDEX IF NOT EXISTS by_job ON after (job);
-CREATE TABLE IF NOT EXISTS control (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-"""
+_BACK_AND_HELD = 2
+"""`recalled` of a job that is to come back from the broker to be held."""
 
 
-class Store:
+class NewJob:
+    """A job that is to be added."""
+
+    __slots__ = ("name", "priority", "spec")
+
+    def __init__(self, name: str, spec: Spec, priority: int = 0) -> None:
+        self.name = shown(name)
+        self.spec = spec
+        self.priority = priority
+
+
+class Store(Database):
     """The list. For one thread; open it, work, close it."""
-
-    def __init__(self, places: Places) -> None:
-        """Open or make the list.
-
-        Raises:
-            JournalError: it cannot be opened or written, is damaged, or a newer GRN made it.
-            PathError: its folder cannot be made.
-        """
-        self._places = places
-        places.prepare()
-        try:
-            # SQLite would make it 0644; the files that it puts beside it take over this mode.
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            os.close(os.open(places.database, flags, _PRIVATE))
-            self._db = sqlite3.connect(
-                places.database, timeout=_BUSY_TIMEOUT_S, isolation_level=None
-            )
-            self._prepare()
-        except OSError as error:
-            raise JournalError(
-                f"cannot open the queue {places.database}: {error.strerror}"
-            ) from error
-        except sqlite3.Error as error:
-            raise self._unusable(error) from error
-
-    def _prepare(self) -> None:
-        db = self._db
-        version = int(db.execute("PRAGMA user_version").fetchone()[0])
-        if version > SCHEMA_VERSION:
-            raise JournalError(
-                f"the queue {self._places.database} has schema {version}, this GRN knows"
-                f" {SCHEMA_VERSION}: use the newer GRN, or set GRN_STATE_DIR to another folder"
-            )
-        db.execute("PRAGMA synchronous = FULL")  # "added" means: on disk
-        if version < SCHEMA_VERSION:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA}")
-            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            db.execute("COMMIT")
-
-    def _unusable(self, error: sqlite3.Error) -> JournalError:
-        return JournalError(
-            f"cannot use the queue {self._places.database}: {error}; make room or make it writable,"
-            " or move a damaged file away (jobs that run go on)"
-        )
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _changing(self) -> Transaction:
-        """Return one transaction that writes, of which everybody hears."""
-        return Transaction(self._db, self._places, self._unusable)
-
-    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
-        try:
-            return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._unusable(error) from error
 
     # -- looking --------------------------------------------------------------------------------
 
     def entries(self, states: Iterable[str] = q.STATES, *, limit: int = -1) -> list[Entry]:
         """List jobs in these states, in the order of their places."""
         wanted = list(states)
-        marks = ", ".join("?" * len(wanted))
-        query = f"SELECT {_COLUMNS} FROM jobs WHERE state IN ({marks}) ORDER BY place LIMIT ?"  # noqa: S608 - only marks
+        query = (
+            f"SELECT {_COLUMNS} FROM jobs WHERE state IN ({_marks(wanted)}) ORDER BY place LIMIT ?"  # noqa: S608 - only marks
+        )
         return [Entry(row) for row in self._rows(query, [*wanted, limit])]
 
     def recent(self, count: int) -> list[Entry]:
         """List the jobs that ended last, the newest first."""
         over = sorted(q.OVER)
-        marks = ", ".join("?" * len(over))
-        query = (
-            f"SELECT {_COLUMNS} FROM jobs WHERE state IN ({marks}) ORDER BY ended_s DESC LIMIT ?"  # noqa: S608 - only marks
-        )
+        query = f"SELECT {_COLUMNS} FROM jobs WHERE state IN ({_marks(over)}) ORDER BY ended_s DESC, id DESC LIMIT ?"  # noqa: S608 - only marks
         return [Entry(row) for row in self._rows(query, [*over, count])]
 
     def get(self, job: int) -> Entry:
@@ -151,70 +66,147 @@ class Store:
         Raises:
             UsageError: there is none of this number.
         """
-        rows = self._rows(f"SELECT {_COLUMNS} FROM jobs WHERE id = ?", [job])  # noqa: S608 - constant
+        rows = self._rows(f"SELECT {_COLUMNS} FROM jobs WHERE id = ?", [min(job, 1 << 62)])  # noqa: S608 - constant
         if not rows:
             raise UsageError(f"there is no job {job} in the queue; `grn queue ls --all` lists them")
         return Entry(rows[0])
 
-    def named(self, name: str) -> list[Entry]:
-        """List the jobs that have this name and are not over."""
-        alive = [state for state in q.STATES if state not in q.OVER]
-        return [entry for entry in self.entries(alive) if entry.name == name]
+    def named(self, name: str, *, limit: int = -1) -> list[Entry]:
+        """List the jobs that have this name and are not over, the newest first."""
+        states = sorted(set(q.STATES) - q.OVER)
+        query = (
+            f"SELECT {_COLUMNS} FROM jobs WHERE name = ? AND +state IN ({_marks(states)})"  # noqa: S608 - only marks
+            " ORDER BY id DESC LIMIT ?"  # the "+" has SQLite take the index of names
+        )
+        return [Entry(row) for row in self._rows(query, [shown(name), *states, limit])]
+
+    def alive(self) -> dict[int, str]:
+        """Return the states of all jobs that are not over, by number."""
+        states = sorted(set(q.STATES) - q.OVER)
+        query = f"SELECT id, state FROM jobs WHERE state IN ({_marks(states)})"  # noqa: S608 - only marks
+        return dict(self._rows(query, states))
+
+    def numbers(self, states: Sequence[str]) -> list[int]:
+        """Return the numbers of the jobs in these states."""
+        query = f"SELECT id FROM jobs WHERE state IN ({_marks(states)}) ORDER BY place"  # noqa: S608 - only marks
+        return [job for (job,) in self._rows(query, states)]
+
+    def ends(self, jobs: Iterable[int]) -> dict[int, tuple[str, int | None]]:
+        """Return state and exit status of jobs, without those that are not in the list."""
+        wanted = set(jobs)
+        if len(wanted) == 1:
+            rows = self._rows("SELECT id, state, exit_code FROM jobs WHERE id = ?", [*wanted])
+        else:
+            rows = self._rows("SELECT id, state, exit_code FROM jobs")
+        return {job: (state, code) for job, state, code in rows if job in wanted}
 
     def counts(self) -> dict[str, int]:
         """Count jobs by state."""
         return dict(self._rows("SELECT state, COUNT(*) FROM jobs GROUP BY state"))
 
     def control(self, name: str, default: str = "") -> str:
-        """Return how the queue is to be worked off: `paused`, `mode`, `limit`."""
-        rows = self._rows("SELECT value FROM control WHERE name = ?", [name])
-        return str(rows[0][0]) if rows else default
+        """Return how the queue is to be worked off: `paused`, `mode`, `limit`, `stop`."""
+        return self.controls().get(name, default)
+
+    def controls(self) -> dict[str, str]:
+        """Return all of it."""
+        return dict(self._rows("SELECT name, value FROM control"))
 
     def set_control(self, **values: str) -> None:
         """Change how the queue is to be worked off."""
         with self._changing() as db:
-            db.executemany("INSERT OR REPLACE INTO control VALUES (?, ?)", list(values.items()))
+            _set_control(db, values)
 
     # -- adding and ordering --------------------------------------------------------------------
 
-    def add(
-        self, jobs: Sequence[tuple[str, Spec]], *, held: bool = False, first: bool = False
-    ) -> list[int]:
-        """Add jobs at the end, or as the first ones; when this returns they are on disk.
+    def add(self, jobs: Sequence[NewJob], *, held: bool = False, first: bool = False) -> list[int]:
+        """Add jobs by their priority, or as the first ones; when this returns they are on disk.
 
         Raises:
-            UsageError: one comes after a job that does not exist.
+            UsageError: one comes after a job that does not exist, or has not ended well.
         """
-        now = time.time()
         with self._changing() as db:
-            places = self._new_places(db, len(jobs), first=first)
-            ids: list[int] = []
-            for place, (name, spec) in zip(places, jobs, strict=True):
-                cursor = db.execute(
-                    "INSERT INTO jobs (place, state, name, spec, added_s) VALUES (?, ?, ?, ?, ?)",
-                    (place, q.HELD if held else q.QUEUED, name, spec.dump(), now),
-                )
-                ids.append(int(cursor.lastrowid or 0))
-                self._comes_after(db, ids[-1], spec.after)
-            if first:
-                self._recall_all(db)
+            return self._add(db, jobs, held=held, first=first)
+
+    def _add(
+        self, db: sqlite3.Connection, jobs: Sequence[NewJob], *, held: bool, first: bool
+    ) -> list[int]:
+        now = time.time()
+        head = list(ordering.places_at_head(db, len(jobs))) if first else []
+        highest = ordering.highest_priority(db) if first else None
+        ids: list[int] = []
+        for number, job in enumerate(jobs):
+            priority = job.priority if highest is None else max(highest, job.priority)
+            place = head[number] if first else ordering.by_priority(db, priority)
+            cursor = db.execute(
+                "INSERT INTO jobs (place, priority, state, name, spec, added_s) VALUES (?, ?, ?, ?, ?, ?)",
+                (place, priority, q.HELD if held else q.QUEUED, job.name, job.spec.dump(), now),
+            )
+            ids.append(int(cursor.lastrowid or 0))
+            self._comes_after(db, ids[-1], job.spec.after)
+        if head:
+            ordering.call_back(db, head[0])
         return ids
 
-    def _comes_after(self, db: sqlite3.Connection, job: int, others: Sequence[int]) -> None:
+    @staticmethod
+    def _comes_after(db: sqlite3.Connection, job: int, others: Sequence[int]) -> None:
         for other in others:
-            row = db.execute("SELECT state FROM jobs WHERE id = ?", [other]).fetchone()
+            row = db.execute(
+                "SELECT state FROM jobs WHERE id = ?", [min(other, 1 << 62)]
+            ).fetchone()
             if row is None or other == job:
                 raise UsageError(f"--after {other}: there is no such job")
             if row[0] in q.OVER and row[0] != q.OK:
                 raise UsageError(f"--after {other}: that job has ended as {row[0]}, not well")
             db.execute("INSERT INTO after VALUES (?, ?)", (job, other))
 
-    @staticmethod
-    def _new_places(db: sqlite3.Connection, count: int, *, first: bool) -> Sequence[float]:
-        lowest, highest = db.execute("SELECT MIN(place), MAX(place) FROM jobs").fetchone()
-        found = q.between(None, lowest, count) if first else q.between(highest, None, count)
-        assert found is not None  # noqa: S101 - there is always room at the ends
-        return found
+    def add_again(self, jobs: Sequence[Entry], *, first: bool = False) -> list[int]:
+        """Add jobs that are over once more; those that come after one another still do.
+
+        Raises:
+            UsageError: one comes after a job that did not end well, and is not added again.
+        """
+        new: dict[int, int] = {}
+        with self._changing() as db:
+            for old in sorted(jobs, key=lambda entry: entry.place):
+                spec = old.spec
+                spec.after = [new.get(other, other) for other in spec.after]
+                spec.after = [other for other in spec.after if _is_there(db, other)]
+                job = NewJob(old.name, spec, old.priority)
+                (new[old.id],) = self._add(db, [job], held=False, first=False)
+                db.execute("UPDATE jobs SET retried_as = ? WHERE id = ?", [new[old.id], old.id])
+            if first:
+                self._put_first(db, list(new.values()))
+        return [new[old.id] for old in jobs]
+
+    def take_in(
+        self,
+        *,
+        what: str,
+        leave: Sequence[int],
+        ahead: Sequence[NewJob],
+        behind: Sequence[NewJob],
+        first: Sequence[int],
+        control: Mapping[str, str],
+    ) -> bool:
+        """Carry a whole control file out, once: `False` if `what` was taken in already.
+
+        Raises:
+            UsageError: a job that is to be moved or taken off has started meanwhile.
+        """
+        with self._changing() as db:
+            if db.execute("SELECT 1 FROM control WHERE name = ?", [what]).fetchone():
+                return False
+            self._refuse_unless_queued(db, [*leave, *first], "taken off or moved")
+            for job in leave:
+                self._cancel(db, job, "taken off the list by a control file", running=False)
+            self._add(db, behind, held=False, first=False)
+            if ahead:
+                self._add(db, ahead, held=False, first=True)
+            if first:
+                self._put_first(db, first)
+            _set_control(db, {**control, what: "taken"})
+        return True
 
     def put_first(self, jobs: Sequence[int]) -> None:
         """Move jobs that have not started to the head, in this order.
@@ -224,8 +216,15 @@ class Store:
         """
         with self._changing() as db:
             self._refuse_unless_queued(db, jobs, "moved")
-            self._set_places(db, jobs, self._new_places(db, len(jobs), first=True))
-            self._recall_all(db)
+            self._put_first(db, list(dict.fromkeys(jobs)))
+
+    @staticmethod
+    def _put_first(db: sqlite3.Connection, jobs: Sequence[int]) -> None:
+        highest = ordering.highest_priority(db)
+        places = ordering.places_at_head(db, len(jobs))
+        for job, place in zip(jobs, places, strict=True):
+            ordering.set_place(db, job, place, highest)
+        ordering.call_back(db, places[0])
 
     def put_before(self, job: int, other: int | None) -> None:
         """Move a job before another one that has not started; `None`: to the end.
@@ -236,46 +235,21 @@ class Store:
         with self._changing() as db:
             self._refuse_unless_queued(db, [job], "moved")
             if other is None:
-                self._set_places(db, [job], self._new_places(db, 1, first=False))
-                return
-            self._refuse_unless_queued(db, [other], "a place for another")
-            self._set_places(db, [job], self._place_before(db, job, other))
-            self._recall_all(db)
-
-    def _place_before(self, db: sqlite3.Connection, job: int, other: int) -> Sequence[float]:
-        (after,) = db.execute("SELECT place FROM jobs WHERE id = ?", [other]).fetchone()
-        (before,) = db.execute(
-            "SELECT MAX(place) FROM jobs WHERE place < ? AND id != ?", [after, job]
-        ).fetchone()
-        found = q.between(before, after, 1)
-        if found is not None:
-            return found
-        rows = db.execute("SELECT id FROM jobs ORDER BY place").fetchall()
-        db.executemany(
-            "UPDATE jobs SET place = ? WHERE id = ?", [(n, r[0]) for n, r in enumerate(rows)]
-        )
-        return self._place_before(db, job, other)
+                place, priority = ordering.places_at_end(db, 1)[0], ordering.lowest_priority(db)
+                (came_from,) = db.execute("SELECT place FROM jobs WHERE id = ?", [job]).fetchone()
+            else:
+                self._refuse_unless_queued(db, [other], "a place for another")
+                place = came_from = ordering.place_before(db, job, other)
+                (priority,) = db.execute(
+                    "SELECT priority FROM jobs WHERE id = ?", [other]
+                ).fetchone()
+            ordering.set_place(db, job, place, priority)
+            ordering.call_back(db, came_from)
 
     @staticmethod
-    def _set_places(db: sqlite3.Connection, jobs: Sequence[int], places: Sequence[float]) -> None:
-        db.executemany(
-            "UPDATE jobs SET place = ? WHERE id = ?", list(zip(places, jobs, strict=True))
-        )
-
-    def recall(self, job: int) -> None:
-        """Have a job that waits at the broker come back into the list."""
-        with self._changing() as db:
-            db.execute("UPDATE jobs SET recalled = 1 WHERE id = ? AND state = ?", [job, q.WAITING])
-
-    @staticmethod
-    def _recall_all(db: sqlite3.Connection) -> None:
-        """Have those that have asked already ask again, in the new order."""
-        db.execute("UPDATE jobs SET recalled = 1 WHERE state = ?", [q.WAITING])
-
-    @staticmethod
-    def _refuse_unless_queued(db: sqlite3.Connection, jobs: Sequence[int], what: str) -> None:
+    def _refuse_unless_queued(db: sqlite3.Connection, jobs: Iterable[int], what: str) -> None:
         for job in jobs:
-            row = db.execute("SELECT state FROM jobs WHERE id = ?", [job]).fetchone()
+            row = db.execute("SELECT state FROM jobs WHERE id = ?", [min(job, 1 << 62)]).fetchone()
             if row is None:
                 raise UsageError(
                     f"there is no job {job} in the queue; `grn queue ls --all` lists them"
@@ -287,156 +261,97 @@ class Store:
 
     # -- holding, cancelling, clearing ----------------------------------------------------------
 
-    def hold(self, job: int) -> None:
-        """Keep a job from starting until it is released.
+    def hold(self, jobs: Sequence[int]) -> None:
+        """Keep jobs from starting until they are released; one that has asked comes back first.
 
         Raises:
-            UsageError: it has started, or is over.
+            UsageError: one has started, or is over.
         """
         with self._changing() as db:
-            entry = self.get(job)
-            if entry.state == q.HELD:
-                return
-            if not q.may_become(entry.state, q.HELD):
-                raise UsageError(f"job {job} is {entry.state}: only a queued job can be held")
-            db.execute("UPDATE jobs SET state = ? WHERE id = ?", [q.HELD, job])
+            self._refuse_unless_queued(db, jobs, "held")
+            for job in jobs:
+                db.execute(
+                    "UPDATE jobs SET state = ?, reason = '' WHERE id = ? AND state IN (?, ?)",
+                    [q.HELD, job, q.QUEUED, q.STARTING],
+                )
+                db.execute(
+                    "UPDATE jobs SET recalled = ? WHERE id = ? AND state = ?",
+                    [_BACK_AND_HELD, job, q.WAITING],
+                )
 
-    def let_go(self, job: int) -> None:
-        """Queue a job that was held.
+    def let_go(self, jobs: Sequence[int]) -> None:
+        """Queue jobs that were held.
 
         Raises:
-            UsageError: it is not held.
+            UsageError: one is not held.
         """
-        with self._changing() as db:
-            entry = self.get(job)
-            if entry.state != q.HELD:
-                raise UsageError(f"job {job} is {entry.state}, not held")
-            db.execute("UPDATE jobs SET state = ? WHERE id = ?", [q.QUEUED, job])
-
-    def cancel(self, job: int, why: str) -> Entry:
-        """Cancel a job that has not started; mark one that has, so that its runner ends it.
-
-        Returns:
-            The job as it is now: `cancelled`, or with a runner that is to be told.
-
-        Raises:
-            UsageError: it is over.
-        """
-        with self._changing() as db:
-            entry = self.get(job)
-            if entry.state in q.OVER:
-                raise UsageError(f"job {job} is over already: {entry.state}")
-            db.execute("UPDATE jobs SET cancelled = 1 WHERE id = ?", [job])
-            if entry.state in (q.HELD, q.QUEUED):
-                self._end(db, job, q.CANCELLED, reason=why)
-        return self.get(job)
-
-    def forget(self, jobs: Sequence[int]) -> None:
-        """Take jobs off the list that are over; their logs too."""
-        for job in jobs:
-            entry = self.get(job)
-            if entry.state not in q.OVER:
-                raise UsageError(f"job {job} is {entry.state}: cancel it first")
         with self._changing() as db:
             for job in jobs:
+                held = db.execute(
+                    "UPDATE jobs SET state = ? WHERE id = ? AND state = ?", [q.QUEUED, job, q.HELD]
+                )
+                on_its_way = db.execute(
+                    "UPDATE jobs SET recalled = 1 WHERE id = ? AND state = ? AND recalled = ?",
+                    [job, q.WAITING, _BACK_AND_HELD],
+                )
+                if not held.rowcount and not on_its_way.rowcount:
+                    raise UsageError(f"job {job} is {self.get(job).state}, not held")
+
+    def cancel(self, jobs: Sequence[int], why: str, *, running: bool = True) -> list[Entry]:
+        """Cancel jobs that have not started; mark those that have asked, so that they never start.
+
+        Args:
+            jobs: which.
+            why: it was never started, if it was not.
+            running: also mark those that run, for their runners to end them.
+
+        Returns:
+            The jobs as they are now: `cancelled`, or with a runner that is to be told.
+
+        Raises:
+            UsageError: one is over, or runs and is not to be ended.
+        """
+        with self._changing() as db:
+            for job in jobs:
+                self._cancel(db, job, why, running=running)
+        return [self.get(job) for job in jobs]
+
+    def _cancel(self, db: sqlite3.Connection, job: int, why: str, *, running: bool) -> None:
+        state = self.get(job).state
+        if state in q.OVER:
+            raise UsageError(f"job {job} is over already: {state}")
+        if state == q.RUNNING and not running:
+            raise UsageError(f"job {job} runs: `grn queue cancel {job}` ends it")
+        db.execute("UPDATE jobs SET cancelled = 1 WHERE id = ?", [job])
+        if state in (q.HELD, q.QUEUED, q.STARTING):  # a runner that comes finds nothing to claim
+            self._end(db, job, q.CANCELLED, reason=why)
+
+    def cancel_all(self, why: str) -> list[Entry]:
+        """Mark all jobs that have asked or run; return those that are to be told."""
+        with self._changing() as db:
+            db.execute(
+                "UPDATE jobs SET cancelled = 1 WHERE state IN (?, ?)", [q.WAITING, q.RUNNING]
+            )
+            for entry in self.entries([q.STARTING]):
+                self._end(db, entry.id, q.CANCELLED, reason=why)
+        return self.entries((q.WAITING, q.RUNNING))
+
+    def forget(self, jobs: Sequence[int]) -> None:
+        """Take jobs off the list that are over, and then their logs."""
+        attempts: dict[int, int] = {}
+        with self._changing() as db:
+            for job in jobs:
+                row = db.execute("SELECT state, attempt FROM jobs WHERE id = ?", [job]).fetchone()
+                if row is None:
+                    continue  # another was faster
+                if row[0] not in q.OVER:
+                    raise UsageError(f"job {job} is {row[0]}: cancel it first")
+                attempts[job] = row[1]
                 db.execute("DELETE FROM jobs WHERE id = ?", [job])
-                db.execute("DELETE FROM after WHERE job = ?", [job])
-
-    # -- the owner ------------------------------------------------------------------------------
-
-    def take_next(self) -> Entry | None:
-        """Mark the next job that may start as starting, and return it; `None` if there is none."""
-        query = (
-            f"SELECT {_COLUMNS} FROM jobs WHERE state = ? AND NOT EXISTS (SELECT 1 FROM after"  # noqa: S608 - constants
-            " JOIN jobs AS others ON others.id = after.other"
-            " WHERE after.job = jobs.id AND others.state != ?) ORDER BY place LIMIT 1"
-        )
-        if not self._rows(query, [q.QUEUED, q.OK]):
-            return None  # looked without a transaction that writes: most of the time there is none
-        with self._changing() as db:
-            row = db.execute(query, [q.QUEUED, q.OK]).fetchone()
-            if row is None:
-                return None
-            entry = Entry(row)
-            entry.attempt += 1
-            entry.log = self._places.log_of(entry.id, entry.attempt)
-            db.execute(
-                "UPDATE jobs SET state = ?, attempt = ?, log = ?, recalled = 0 WHERE id = ?",
-                [q.STARTING, entry.attempt, entry.log, entry.id],
-            )
-        return entry
-
-    def requeue_unclaimed(self, job: int, attempt: int) -> bool:
-        """Queue a job again whose runner never claimed it; a runner that comes late finds it taken."""
-        with self._changing() as db:
-            done = db.execute(
-                "UPDATE jobs SET state = ? WHERE id = ? AND attempt = ? AND state = ?",
-                [q.QUEUED, job, attempt, q.STARTING],
-            )
-            return done.rowcount == 1
-
-    def lost(self, job: int, attempt: int, why: str) -> bool:
-        """Write down that nobody knows how a job ended, if its runner has not written it."""
-        with self._changing() as db:
-            row = db.execute(
-                "SELECT state FROM jobs WHERE id = ? AND attempt = ?", [job, attempt]
-            ).fetchone()
-            if row is None or row[0] not in (q.WAITING, q.RUNNING):
-                return False
-            self._end(db, job, q.LOST, reason=why)
-            return True
-
-    # -- the runner -----------------------------------------------------------------------------
-
-    def claim(self, job: int, attempt: int, runner: tuple[int, str]) -> bool:
-        """Make a job one's own; `False` if it is not there to be had any more."""
-        with self._changing() as db:
-            done = db.execute(
-                "UPDATE jobs SET state = ?, runner_pid = ?, runner_start = ?, asked_s = ?"
-                " WHERE id = ? AND attempt = ? AND state = ? AND cancelled = 0",
-                [q.WAITING, *runner, time.time(), job, attempt, q.STARTING],
-            )
-            if not done.rowcount:  # it may have been cancelled meanwhile
-                row = db.execute("SELECT state, cancelled FROM jobs WHERE id = ?", [job]).fetchone()
-                if row == (q.STARTING, 1):
-                    self._end(db, job, q.CANCELLED, reason="cancelled before it started")
-            return done.rowcount == 1
-
-    def waits(self, job: int, reason: str) -> None:
-        """Note why a job waits."""
-        with self._changing() as db:
-            db.execute("UPDATE jobs SET reason = ? WHERE id = ?", [reason, job])
-
-    def runs(self, job: int, result: Mapping[str, Any]) -> None:
-        """Note that a job has its share and has been started."""
-        with self._changing() as db:
-            db.execute(
-                "UPDATE jobs SET state = ?, started_s = ?, result = ?, reason = '' WHERE id = ?",
-                [q.RUNNING, time.time(), pack(result), job],
-            )
-
-    def back(self, job: int) -> bool:
-        """Queue a job again that was called back before it got its share; say whether it was."""
-        with self._changing() as db:
-            done = db.execute(
-                "UPDATE jobs SET state = ?, runner_pid = NULL, asked_s = NULL, reason = '', recalled = 0"
-                " WHERE id = ? AND state = ? AND recalled = 1 AND cancelled = 0",
-                [q.QUEUED, job, q.WAITING],
-            )
-            return done.rowcount == 1
-
-    def over(
-        self,
-        job: int,
-        state: str,
-        *,
-        exit_code: int | None,
-        result: Mapping[str, Any],
-        reason: str = "",
-    ) -> None:
-        """Write down how a job ended; what comes after it can start, or never will."""
-        with self._changing() as db:
-            self._end(db, job, state, exit_code=exit_code, result=result, reason=reason)
+                db.execute("DELETE FROM after WHERE job = ? OR other = ?", [job, job])
+        for job, count in attempts.items():
+            for attempt in range(1, count + 1):
+                _remove(self._places.log_of(job, attempt))
 
     def _end(
         self,
@@ -448,25 +363,41 @@ class Store:
         result: Mapping[str, Any] | None = None,
         reason: str = "",
     ) -> None:
-        db.execute(
-            "UPDATE jobs SET state = ?, ended_s = ?, exit_code = ?, reason = ?,"
-            " result = COALESCE(?, result) WHERE id = ?",
-            [
-                state,
-                time.time(),
-                exit_code,
-                reason,
-                pack(result) if result else None,
-                job,
-            ],
-        )
-        if state == q.OK:
-            return
-        followers = db.execute("SELECT job FROM after WHERE other = ?", [job]).fetchall()
-        for (follower,) in followers:
-            (found,) = db.execute("SELECT state FROM jobs WHERE id = ?", [follower]).fetchone() or (
-                "",
+        """Write an end down; after a bad one, those that were to come after it are cancelled."""
+        values = [exit_code, shown(reason), pack(result) if result else None]
+        ends = [(job, state, values)]
+        while ends:  # no recursion: a chain may have thousands
+            ended, how, (code, why, blob) = ends.pop()
+            db.execute(
+                "UPDATE jobs SET state = ?, ended_s = ?, exit_code = ?, reason = ?,"
+                " result = COALESCE(?, result) WHERE id = ?",
+                [how, time.time(), code, why, blob, ended],
             )
-            if found in (q.HELD, q.QUEUED):
-                why = f"it was to run after job {job}, which ended as {state}"
-                self._end(db, follower, q.CANCELLED, reason=why)
+            if how == q.OK:
+                continue
+            followers = db.execute(
+                "SELECT DISTINCT jobs.id FROM after JOIN jobs ON jobs.id = after.job"
+                " WHERE after.other = ? AND jobs.state IN (?, ?)",
+                [ended, q.HELD, q.QUEUED],
+            ).fetchall()
+            text = f"it was to run after job {ended}, which ended as {how}"
+            ends += [(follower, q.CANCELLED, [None, text, None]) for (follower,) in followers]
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _set_control(db: sqlite3.Connection, values: Mapping[str, str]) -> None:
+    db.executemany("INSERT OR REPLACE INTO control VALUES (?, ?)", list(values.items()))
+
+
+def _is_there(db: sqlite3.Connection, job: int) -> bool:
+    return db.execute("SELECT 1 FROM jobs WHERE id = ?", [job]).fetchone() is not None
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return

@@ -16,16 +16,16 @@ from grn.rules import queueing as q
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from grn.queue.entry import Entry
     from grn.queue.places import Places
     from grn.settings import Settings
 
-__all__ = ["job_object", "queue_object"]
+__all__ = ["job_now", "job_object", "queue_object"]
 
 RECENT = 10
-_LIVING = (q.RUNNING, q.WAITING, q.STARTING, q.QUEUED, q.HELD)
 
 
 class _Books:
@@ -54,39 +54,68 @@ class _Books:
         return seen[len(seen) // 2] if seen else None
 
 
-def queue_object(places: Places, settings: Settings, *, everything: bool = False) -> dict[str, Any]:
-    """Describe the queue for programs: who works it off, and its jobs."""
+def queue_object(
+    places: Places, settings: Settings, *, everything: bool = False, most: int = -1
+) -> dict[str, Any]:
+    """Describe the queue for programs: who works it off, and its jobs.
+
+    Args:
+        places: of the queue.
+        settings: to find the broker.
+        everything: all that has ended, not only the last few.
+        most: so many of those that are queued or held; -1: all.
+    """
     with Store(places) as store:
-        living = store.entries(_LIVING)
+        active = store.entries((q.RUNNING, q.WAITING, q.STARTING))
+        queued = store.entries((q.QUEUED, q.HELD), limit=most)
         over = store.recent(-1 if everything else RECENT)
-        paused = store.control("paused") == "1"
-        limit = int(store.control("limit") or 0)
-        mode = store.control("mode")
+        controls = store.controls()
         counts = store.counts()
-    books = _Books(settings, wanted=any(e.state in (q.RUNNING, q.WAITING) for e in living))
-    position = 0
-    jobs: list[dict[str, Any]] = []
-    for entry in living:
-        if entry.state != q.RUNNING:
-            position += 1
-        jobs.append(
-            job_object(entry, books, position=None if entry.state == q.RUNNING else position)
-        )
-    jobs += [job_object(entry, books) for entry in reversed(over)]
+    running = [entry for entry in active if entry.state == q.RUNNING]
+    ahead = [entry for entry in active if entry.state != q.RUNNING]
+    books = _Books(settings, wanted=bool(active))
     owner = owner_of(places)
-    return {
+    seen: dict[str, Any] = {
         "schema": 1,
         "owner": owner,
-        "mode": mode if owner is not None else None,
-        "paused": paused,
-        "limit": limit or None,
+        "mode": controls.get("mode") if owner is not None else None,
+        "paused": controls.get("paused") == "1",
+        "limit": int(controls.get("limit") or 0) or None,
         "counts": counts,
-        "jobs": jobs,
     }
+    why = _why_queued(seen, running, ahead)
+    waiting = sorted([*ahead, *queued], key=lambda entry: entry.place)
+    jobs = [job_object(entry, books) for entry in running]
+    jobs += [
+        job_object(entry, books, position=position, why=why)
+        for position, entry in enumerate(waiting, 1)
+    ]
+    jobs += [job_object(entry, books) for entry in reversed(over)]
+    return {**seen, "jobs": jobs}
+
+
+def _why_queued(seen: Mapping[str, Any], running: Sequence[Entry], ahead: Sequence[Entry]) -> str:
+    """Say why what is queued has not asked the broker."""
+    if seen["owner"] is None:
+        return "nobody works the queue off"
+    if seen["paused"]:
+        return "the queue is paused"
+    if seen["limit"] and len(running) + len(ahead) >= seen["limit"]:
+        return (
+            f"{len(running) + len(ahead)} run or wait at the broker, the limit is {seen['limit']}"
+        )
+    if ahead:
+        return f"behind {len(ahead)} that wait at the broker"
+    return ""
+
+
+def job_now(entry: Entry, settings: Settings) -> dict[str, Any]:
+    """Describe one job for programs, with what the broker says of it."""
+    return job_object(entry, _Books(settings, wanted=entry.state in q.ACTIVE))
 
 
 def job_object(
-    entry: Entry, books: _Books | None = None, *, position: int | None = None
+    entry: Entry, books: _Books | None = None, *, position: int | None = None, why: str = ""
 ) -> dict[str, Any]:
     """Describe one job for programs."""
     result = entry.result
@@ -94,14 +123,15 @@ def job_object(
     now = time.time()
     ran_s = result.get("ran_s")
     if entry.state == q.RUNNING and entry.started_s is not None:
-        ran_s = now - entry.started_s
+        ran_s = max(0.0, now - entry.started_s)
     expected_s = books.expected_s(result.get("type", "")) if books and ran_s is not None else None
     return {
         "id": entry.id,
         "name": entry.name,
         "state": q.QUEUED if entry.state == q.STARTING else entry.state,
         "position": position,
-        "reason": _reason(entry, books),
+        "reason": _reason(entry, books, why),
+        "priority": entry.priority,
         "command": entry.spec.command,
         "notebook": entry.spec.notebook,
         "cwd": entry.spec.cwd,
@@ -126,9 +156,11 @@ def job_object(
         "notes": result.get("notes", []),
         "last_words": result.get("last_words") or None,
         "tries": result.get("tries", 0),
+        "retried_as": entry.retried_as,
         "runner": entry.runner[0] if entry.runner is not None else None,
         "pid": result.get("pid"),
         "log": entry.log or None,
+        "log_incomplete": bool(result.get("log_incomplete")),
     }
 
 
@@ -139,7 +171,7 @@ def _left(entry: Entry, ran_s: float | None, expected_s: float | None) -> float 
     return round(max(0.0, expected_s - ran_s), 1)
 
 
-def _reason(entry: Entry, books: _Books | None) -> str | None:
+def _reason(entry: Entry, books: _Books | None, why: str) -> str | None:
     """Why a job waits, as of now."""
     if entry.state == q.WAITING:
         pid = entry.runner[0] if entry.runner is not None else 0
@@ -150,4 +182,6 @@ def _reason(entry: Entry, books: _Books | None) -> str | None:
     if entry.state in (q.QUEUED, q.STARTING) and entry.spec.after:
         numbers = ", ".join(map(str, entry.spec.after))
         return f"to run after {numbers}"
+    if entry.state == q.QUEUED:
+        return entry.reason or why or None
     return entry.reason or None

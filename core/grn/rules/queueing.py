@@ -1,8 +1,8 @@
 """The queue's states and their order: what may follow what, and how an end is called.
 
     held <--> queued --> starting --> waiting --> running --> ok | failed | oom | timeout | cancelled | lost
-                 ^                       |
-                 +--- called back when another is put before it
+       ^         ^                       |
+       +---------+--- called back, or its runner is gone before the job has started
 
 Promises: a job that is over stays as it is (a retry is a new job); nothing that runs is ever queued
 again, so nothing runs twice.
@@ -35,7 +35,6 @@ __all__ = [
     "WAITING",
     "between",
     "end_state",
-    "may_become",
 ]
 
 HELD, QUEUED, STARTING = "held", "queued", "starting"
@@ -48,19 +47,7 @@ ACTIVE = frozenset({STARTING, WAITING, RUNNING})
 OVER = frozenset({OK, FAILED, OOM, TIMEOUT, CANCELLED, LOST})
 STATES = (HELD, QUEUED, STARTING, WAITING, RUNNING, OK, FAILED, OOM, TIMEOUT, CANCELLED, LOST)
 
-_LEGAL = {
-    HELD: {QUEUED, CANCELLED},
-    QUEUED: {HELD, STARTING, CANCELLED},
-    STARTING: {QUEUED, WAITING, CANCELLED},
-    WAITING: {QUEUED, RUNNING, *OVER},
-    RUNNING: set(OVER),
-}
 _LEAST_GAP = 1e-6
-
-
-def may_become(state: str, following: str) -> bool:
-    """Whether a job in one state may go on to another."""
-    return following in _LEGAL.get(state, ())
 
 
 def end_state(outcome: str, *, timed_out: bool) -> str:
