@@ -319,9 +319,9 @@ def test_a_client_does_not_wait_for_ever_for_a_broker_that_hangs(
 ):
     """Its time is up whether the broker answers or not; what is granted too late is given back."""
     monkeypatch.setattr("grn.client._WITHDRAWN_WITHIN_S", 0.2)
-    monkeypatch.setattr("grn.client._ANSWER_WITHIN_S", 0.2)
     env = new_env()
     with env.client() as client:
+        client.answer_within_s = 0.2
         assert client.status()["leases"] == []
         os.kill(env.pid, signal.SIGSTOP)
         try:
@@ -331,7 +331,7 @@ def test_a_client_does_not_wait_for_ever_for_a_broker_that_hangs(
                 client.status()
         finally:
             os.kill(env.pid, signal.SIGCONT)
-        monkeypatch.setattr("grn.client._ANSWER_WITHIN_S", PATIENCE_S)
+        client.answer_within_s = PATIENCE_S
         eventually(lambda: client.status()["leases"] == [])
 
 

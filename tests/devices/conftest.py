@@ -23,7 +23,7 @@ def sim(tmp_path: Path) -> Iterator[OpenSim]:
     opened: list[SimulatedBackend] = []
 
     def open_sim(text: str, *, mask: str | None = None) -> SimulatedBackend:
-        backend = SimulatedBackend(parse_spec(text), mask=mask, state_dir=str(tmp_path))
+        backend = SimulatedBackend(parse_spec(text), masks=(mask,), state_dir=str(tmp_path))
         opened.append(backend)
         return backend
 

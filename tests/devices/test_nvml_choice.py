@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from grn.devices.nvml.choice import choose
+from grn.devices.nvml.choice import choose, choose_all
 from grn.devices.nvml.found import Card, FoundDevice
 
 A, B, C = (f"GPU-{letter * 8}-0000" for letter in "abc")
@@ -143,3 +143,30 @@ def test_a_device_without_a_size_is_not_managed() -> None:
     choice = choose((card(0, A), replace(card(1, B), devices=(device(B, 0),))), None)
     assert [info.uuid for info, _ in choice.devices] == [A]
     assert B in choice.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("masks", "left", "said"),
+    [
+        (("2",), [C], ""),
+        (("2", None), [C, A, B], ""),
+        (("1", "1,0", "2"), [B, A, C], ""),
+        (("", "1"), [B], ""),
+        (("0,7", "1"), [A, B], "past the last device"),
+        (("0", "7"), [A], ""),
+        (("", ""), [], "hides every device"),
+    ],
+)
+def test_several_masks_add_up(masks: tuple[str | None, ...], left: list[str], said: str) -> None:
+    """The broker's own comes first; nobody is told how a client's mask was read."""
+    choice = choose_all(PLAIN, masks)
+    assert [info.uuid for info, _ in choice.devices] == left
+    assert [said in note for note in choice.notes] == ([True] if said else [])
+
+
+def test_what_is_wrong_with_cards_is_told_once_under_several_masks() -> None:
+    """A card that cannot be used concerns everybody."""
+    cards = (card(0, A), Card(1, "it is lost"), card(2, C))
+    choice = choose_all(cards, (A, C))
+    assert [info.uuid for info, _ in choice.devices] == [A, C]
+    assert choice.notes == ("card 1 is not managed: it is lost",)

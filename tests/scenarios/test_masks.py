@@ -119,6 +119,24 @@ def test_the_callers_mask_narrows_the_wish(new_run: NewRun) -> None:
         assert f"CUDA_VISIBLE_DEVICES leaves {left} of 4" in refused.stderr.decode()
 
 
+def test_the_shell_that_came_first_narrows_nobody_else(new_run: NewRun, kind: str) -> None:
+    """The broker that a masked shell starts gives the next shell what that one sees."""
+    run = new_run(f"{kind}:3x8000MiB", on_demand=True)
+    first = run("-q", "--memory=100MiB", MASK, environ={"CUDA_VISIBLE_DEVICES": "1"})
+    assert first.stdout == b"mask=1\n", first.stderr
+    wait = f"{MASK}; while ! test -e go; do sleep 0.05; done"
+    environ = {"CUDA_VISIBLE_DEVICES": "1"}
+    holder = run.start("-q", "--memory=whole", wait, environ=environ)
+    eventually(lambda: run.env.status()["leases"], what="a lease on device 1")
+    other = run("-q", "--memory=whole", MASK, environ={"CUDA_VISIBLE_DEVICES": "0"})
+    assert other.stdout == b"mask=0\n", other.stderr
+    free = run("-q", "--gpus=2", "--memory=whole", MASK)
+    assert sorted(free.stdout.decode().removeprefix("mask=").strip().split(",")) == ["0", "2"]
+    assert [device["index"] for device in run.env.status()["devices"]] == [1, 0, 2]
+    touch(run.path("go"))
+    assert holder.wait(60) == 0
+
+
 def test_without_devices_commands_run_that_want_none(new_run: NewRun) -> None:
     """Where no device is managed, a wish for one is refused with the reason, at once."""
     run = new_run("none")

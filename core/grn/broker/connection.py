@@ -229,7 +229,9 @@ class Connection(asyncio.BufferedProtocol):
         request = self._request(message, core.ticket)
         self.tickets[request_id] = request.ticket
         core.asked[request.ticket] = (self, request_id, request.arrived_s)
-        core.step(ev.Asked(core.now(), request))
+        event = ev.Asked(core.now(), request)
+        if core.lookout is None or not core.lookout.holds(event, message.get("mask")):
+            core.step(event)
 
     def _request(self, message: dict[str, Any], ticket: int) -> Request:
         core = self._core
@@ -370,6 +372,8 @@ class Connection(asyncio.BufferedProtocol):
             raise UsageError("wishes: a list of requests is expected")
         # No ticket of a request is negative: these are none.
         requests = [self._request(wish, -n) for n, wish in enumerate(wishes, 1)]
+        if self._core.lookout is not None:
+            self._core.lookout.expect(zip(requests, [w.get("mask") for w in wishes], strict=True))
         self._core.sampler.when_fresh(lambda: self._tell_foreseen(message, requests))
 
     def _tell_foreseen(self, message: dict[str, Any], requests: list[Request]) -> None:

@@ -24,6 +24,7 @@ from grn.errors import JournalError
 from grn.rules import events as ev
 from grn.rules.messages import released_reply
 from grn.rules.model import DeviceState
+from grn.rules.records import managed_record
 from grn.rules.report import status_report
 from grn.rules.seeing import warnings as seen_warnings
 
@@ -57,7 +58,7 @@ class BrokerCore:
         *,
         machine: Machine,
         backend: Backend,
-        mask: str | None,
+        masks: tuple[str | None, ...],
         devices: tuple[Device, ...],
         journal: Journal,
         store: ProfileStore,
@@ -91,7 +92,7 @@ class BrokerCore:
         self.lookout: Lookout | None = None
         """Where devices may appear while we run."""
         self._journal = journal
-        self._managed: dict[str, object] = {"ev": "devices", "spec": backend.spec, "mask": mask}
+        self._managed: dict[str, object] = managed_record(backend.spec, masks)
         self._keeper = ProfileKeeper(
             loop,
             machine.profiles,
@@ -113,13 +114,19 @@ class BrokerCore:
         self.mps = MpsWatch(self, mps.pipe_folder(os.environ))
         self.sampler = Sampler(self, backend, fast_s=fast_s, slow_s=slow_s)
 
-    def gain(self, backend: Backend, devices: tuple[Device, ...], writer: GrantWriter) -> None:
+    def gain(
+        self,
+        backend: Backend,
+        devices: tuple[Device, ...],
+        writer: GrantWriter,
+        masks: tuple[str | None, ...],
+    ) -> None:
         """Manage devices that were found since the start, beside those that are managed."""
         self.step(ev.Found(self.now(), devices, backend.note))
         self.backend = backend
         self.devices = tuple(book.device for book in self.machine.ledger.books)
         self._writer = writer
-        self._managed["spec"] = backend.spec
+        self._managed = managed_record(backend.spec, masks)
         self._keeper.models = sorted({device.model for device in self.devices})
         self.sampler.drive(backend)
         self.compact()
@@ -134,7 +141,8 @@ class BrokerCore:
 
     def step(self, event: ev.Event) -> None:
         """Take one event in; its effects are carried out at the end of the batch."""
-        held = None if self.devices or self.lookout is None else self.lookout.intercept(event)
+        lookout = self.lookout
+        held = lookout.withdrawn(event) if lookout is not None and lookout.held else None
         self._effects += self.machine.step(event) if held is None else held
         if self._debug:
             self.machine.check_invariants()

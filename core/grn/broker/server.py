@@ -35,6 +35,7 @@ from grn.rules.estimate import Margin
 from grn.rules.machine import Machine
 from grn.rules.model import Policy
 from grn.rules.profiles import ProfileBook
+from grn.rules.records import masks_from_record
 
 if TYPE_CHECKING:
     from grn.devices.base import Backend
@@ -78,12 +79,13 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     if passed is None:
         refuse_if_served(path)  # by a broker whose lock was removed a moment ago
     journal, records, report = Journal.open(paths.beside(path).journal)
-    spec, mask = settings.devices, os.environ.get("CUDA_VISIBLE_DEVICES")
-    if on_demand and spec is None:
-        spec, mask = _inherited_devices(records) or (spec, mask)
-    backend = open_backend(spec, mask=mask, state_dir=os.path.dirname(path))
-    core = _assemble(settings, backend, mask, journal, on_demand=on_demand)
-    core.lookout = Lookout(core, settings, spec=spec, mask=mask)
+    spec, masks = _devices_wanted(settings, records, on_demand=on_demand)
+    folder = os.path.dirname(path)
+    backend = open_backend(spec, mask=masks[0], also=masks[1:], state_dir=folder)
+    core = _assemble(settings, backend, masks, journal, on_demand=on_demand)
+    core.lookout = Lookout(
+        core, settings, spec=spec, masks=masks, state_dir=folder, widens=on_demand
+    )
     core.machine.restore(records, core.now())
     crowded = crowding(
         settings.jobs_at_once, settings.machine_cpus or hostcpu.usable_cpus(reserve=0)
@@ -120,19 +122,33 @@ def _mode(path: str) -> int:
     return _FOR_THE_GROUP if path == paths.SYSTEM_SOCKET else _FOR_OURSELVES
 
 
-def _inherited_devices(records: list[dict[str, Any]]) -> tuple[str, str | None] | None:
-    """Return the devices of the broker before us, if it left leases on them.
+def _devices_wanted(
+    settings: Settings, records: list[dict[str, Any]], *, on_demand: bool
+) -> tuple[str | None, tuple[str | None, ...]]:
+    """Return which devices to open, and the masks: those of the broker before us, if it left leases.
 
-    A client that starts its successor knows neither what that one managed nor under which mask.
+    A client that starts its successor knows neither what that one managed nor under which masks.
     """
+    wanted, own = settings.devices, (os.environ.get("CUDA_VISIBLE_DEVICES"),)
     told = [record for record in records if record.get("ev") == "devices"]
-    if not told or not any(record.get("ev") == "grant" for record in records):
-        return None
-    return told[-1]["spec"], told[-1]["mask"]
+    if not on_demand or not told or not any(record.get("ev") == "grant" for record in records):
+        return wanted, own
+    before = told[-1]["spec"]
+    if wanted is None:
+        return before, masks_from_record(told[-1])
+    canonical = canonical_spec(wanted)
+    if canonical == before or (canonical == "auto" and before in ("nvml", "none")):
+        return wanted, masks_from_record(told[-1])
+    return wanted, own
 
 
 def _assemble(
-    settings: Settings, backend: Backend, mask: str | None, journal: Journal, *, on_demand: bool
+    settings: Settings,
+    backend: Backend,
+    masks: tuple[str | None, ...],
+    journal: Journal,
+    *,
+    on_demand: bool,
 ) -> BrokerCore:
     devices = rule_devices(settings, backend)
     store = ProfileStore(os.path.join(settings.state_dir, "profiles.sqlite"))
@@ -155,12 +171,12 @@ def _assemble(
         asyncio.get_running_loop(),
         machine=machine,
         backend=backend,
-        mask=mask,
+        masks=masks,
         devices=devices,
         journal=journal,
         store=store,
         max_types=settings.max_types,
-        writer=grant_writer(settings, backend, devices, mask),
+        writer=grant_writer(settings, backend, devices, masks[0]),
         policy=Policy(settings.policy),
         release=__version__,
         on_demand=on_demand,

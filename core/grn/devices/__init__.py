@@ -7,9 +7,11 @@ dataclasses are imported only when a broker opens one.
 from __future__ import annotations
 
 from grn.errors import BrokerUnavailable, UsageError
+from grn.rules.mask import hides_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
     from grn.devices.base import Backend
@@ -20,7 +22,9 @@ KINDS = ("sim:4x16GiB", "nvml", "none", "auto")
 """One example of each kind that `open_backend` accepts."""
 
 
-def open_backend(spec: str | None, *, mask: str | None, state_dir: str) -> Backend:
+def open_backend(
+    spec: str | None, *, mask: str | None, state_dir: str, also: Sequence[str | None] = ()
+) -> Backend:
     """Open the devices that `spec` names.
 
     Args:
@@ -28,6 +32,7 @@ def open_backend(spec: str | None, *, mask: str | None, state_dir: str) -> Backe
             where there are some, else none; see `KINDS`.
         mask: the broker's own CUDA_VISIBLE_DEVICES; `None` if it is not set.
         state_dir: a private folder of this broker for what must be on disk.
+        also: masks of clients; what they name is opened, too.
 
     Raises:
         UsageError: an unknown kind or a malformed text.
@@ -39,7 +44,7 @@ def open_backend(spec: str | None, *, mask: str | None, state_dir: str) -> Backe
         from grn.devices.simspec import parse_spec  # noqa: PLC0415 - see the module's docstring
         from grn.devices.simulated import SimulatedBackend  # noqa: PLC0415
 
-        return SimulatedBackend(parse_spec(text), mask=mask, state_dir=state_dir)
+        return SimulatedBackend(parse_spec(text), masks=(mask, *also), state_dir=state_dir)
     from grn.devices.none import NoneBackend  # noqa: PLC0415
 
     if text == "none":
@@ -48,7 +53,7 @@ def open_backend(spec: str | None, *, mask: str | None, state_dir: str) -> Backe
         raise _unknown(text)
     from grn.devices.nvml.backend import open_nvml  # noqa: PLC0415
 
-    opened = open_nvml(mask)
+    opened = open_nvml((mask, *also), beside=frozenset())
     if not isinstance(opened, str):
         return opened
     if text == "nvml":
@@ -56,29 +61,42 @@ def open_backend(spec: str | None, *, mask: str | None, state_dir: str) -> Backe
     return NoneBackend(_none_for(opened))
 
 
-def may_gain(spec: str | None, mask: str | None) -> bool:
-    """Whether devices could appear while a broker runs, without starting anything to find out."""
-    if canonical_spec(spec or "") not in ("auto", "nvml"):
+def may_gain(spec: str | None, masks: Sequence[str | None], *, were_hidden: bool = False) -> bool:
+    """Whether a look under these masks could find devices, without starting anything to find out.
+
+    `were_hidden`: also such as were there before, under no mask that was looked under.
+    """
+    text = canonical_spec(spec or "")
+    if text == "none" or all(map(hides_all, masks)):
         return False
-    if mask is not None and not mask.strip():
-        return False
+    if text.startswith("sim:"):
+        return were_hidden
     from grn.devices.nvml.nursery import library_is_missing  # noqa: PLC0415 - as above
 
     return not library_is_missing()
 
 
-def open_more(spec: str | None, *, mask: str | None, beside: AbstractSet[str]) -> Backend | str:
-    """Open the devices that `spec` names by now, beside those that are open; or say why there are none.
+def open_more(
+    spec: str | None, *, masks: Sequence[str | None], beside: AbstractSet[str], state_dir: str
+) -> Backend | str:
+    """Open what `spec` and the masks name by now, beside what is open; or say why there is nothing.
 
     Raises:
-        BrokerUnavailable: another broker holds all that is new.
+        BrokerUnavailable: other brokers hold all that there is, and none is open.
+        PathError: the folder of simulated devices cannot be read.
     """
-    if canonical_spec(spec or "") not in ("auto", "nvml"):
+    text = canonical_spec(spec or "")
+    if text == "none":
         return ""
-    from grn.devices.nvml.backend import open_nvml  # noqa: PLC0415 - as above
+    if text.startswith("sim:"):
+        from grn.devices.simspec import parse_spec  # noqa: PLC0415 - as above
+        from grn.devices.simulated import SimulatedBackend  # noqa: PLC0415
 
-    found = open_nvml(mask, beside=beside)
-    return found if not isinstance(found, str) else _none_for(found)
+        return SimulatedBackend(parse_spec(text), masks=masks, state_dir=state_dir, beside=beside)
+    from grn.devices.nvml.backend import open_nvml  # noqa: PLC0415
+
+    found = open_nvml(masks, beside=beside)
+    return found if not isinstance(found, str) or beside else _none_for(found)
 
 
 def canonical_spec(spec: str) -> str:

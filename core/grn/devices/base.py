@@ -115,9 +115,10 @@ class Backend(Protocol):
     """'device': a driver's view of device memory; 'rss': resident memory stands for it."""
     headroom_default: HeadroomRule
     devices: tuple[DeviceInfo, ...]
-    """Narrowed by and in the order of the mask that the backend was opened with."""
+    """Narrowed by and in the order of the masks that the backend was opened with, the broker's own
+    first; those that were found since come after."""
     note: str
-    """Why there are no devices, or fewer than the mask named; '' if there is nothing to say."""
+    """Why there are no devices, or fewer than the masks named; '' if there is nothing to say."""
     numbers_differ: str
     """Why jobs must be told their devices by UUID, not by number; '' if numbers are certain."""
 

@@ -21,11 +21,12 @@ from grn.rules.mask import mask_style, parse_mask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from grn.devices.simfolder import Holding, SimDevice
     from grn.devices.simspec import SimSpec
 
-__all__ = ["SimulatedBackend", "choose_devices"]
+__all__ = ["SimulatedBackend", "choose_all", "choose_devices"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,22 +41,35 @@ Stamp = tuple[int, int, int]
 
 
 class SimulatedBackend:
-    """The devices of one state folder, narrowed by the broker's mask."""
+    """The devices of one state folder, narrowed by masks, of which the broker's own comes first.
 
-    def __init__(self, spec: SimSpec, *, mask: str | None, state_dir: str) -> None:
+    `beside` names devices of the folder that this process has opened already: they are left out,
+    and the folder is theirs to lock and to make.
+    """
+
+    def __init__(
+        self,
+        spec: SimSpec,
+        *,
+        masks: Sequence[str | None],
+        state_dir: str,
+        beside: AbstractSet[str] | None = None,
+    ) -> None:
         self.spec = spec.canonical()
         self._description = spec
         self.meter = spec.meter
         self.headroom_default = HeadroomRule()
         self.directory = spec.directory or os.path.join(state_dir, "sim")
         self._procs = simfolder.procs_path(self.directory)
-        self._lock = lock_folder(self.directory)
+        self._lock = lock_folder(self.directory) if beside is None else -1
         try:
-            make_folder(self.directory, spec)
-            found, self.note = choose_devices(simfolder.read_devices(self.directory), mask)
+            if beside is None:
+                make_folder(self.directory, spec)
+            found, self.note = choose_all(simfolder.read_devices(self.directory), masks)
         except OSError as exc:
             self.close()
             raise _as_path_error(exc, self.directory) from exc
+        found = [device for device in found if device.uuid not in (beside or ())]
         self.devices = tuple(_info(device) for device in found)
         self._keys: tuple[Key, ...] = tuple(device.key for device in found)
         self._cards: dict[int, tuple[Stamp, dict[Key, SimDevice] | str]] = {}
@@ -141,6 +155,14 @@ class SimulatedBackend:
         records = [holding.record() for holding in held if simfolder.is_current(holding)]
         if records and not os.path.exists(path):  # else its process has written it since
             simfolder.write_file(path, "".join(records))
+
+    def absorb(self, other: SimulatedBackend) -> None:
+        """Manage the devices of another backend, too: those of our folder that were hidden from us."""
+        self.note = other.note
+        self.devices += other.devices
+        self._keys += other._keys
+        self._seen = None
+        other.close()
 
     def close(self) -> None:
         """Let another broker have the folder."""
@@ -245,6 +267,20 @@ def choose_devices(devices: Sequence[SimDevice], mask: str | None) -> tuple[list
     if len(usable) < len(found):
         notes.append(f"{len(found) - len(usable)} devices are in prohibited compute mode")
     return usable, "; ".join(notes)
+
+
+def choose_all(
+    devices: Sequence[SimDevice], masks: Sequence[str | None]
+) -> tuple[list[SimDevice], str]:
+    """Choose what any of the masks names, in their order, and a note.
+
+    The first is the broker's own. How clients' masks were read concerns nobody else, nor does how
+    its own was, once it hides all and theirs do not.
+    """
+    choices = [choose_devices(devices, mask) for mask in masks]
+    found = {device.key: device for chosen, _ in choices for device in chosen}
+    own, note = choices[0]
+    return list(found.values()), note if own or not found else ""
 
 
 def _as_path_error(exc: OSError, directory: str) -> PathError:

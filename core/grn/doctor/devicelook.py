@@ -74,7 +74,7 @@ def _simulated(text: str, mask: str | None) -> Seen:
     spec = parse_spec(text)
     apart = replace(spec, directory=None, slow_s=0.0)
     with tempfile.TemporaryDirectory(prefix="grn-look-") as folder:
-        backend = SimulatedBackend(apart, mask=mask, state_dir=folder)
+        backend = SimulatedBackend(apart, masks=(mask,), state_dir=folder)
         try:
             readings = {reading.uuid: reading for reading in backend.read({}, {})}
         finally:

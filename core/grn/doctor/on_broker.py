@@ -123,7 +123,8 @@ def _books(facts: Facts, status: Mapping[str, Any]) -> Iterator[Finding]:
     if not devices and ready and facts.uses_driver:
         yield problem(
             _ABOUT,
-            f"it manages no device, and the driver shows {ready}: it was started before the driver",
+            f"it manages no device, and the driver shows {ready}: it was started before the driver,"
+            " or under a mask that hides them",
             _LOOK_AGAIN,
         )
     for device in devices:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Style = Literal["index", "uuid"]
 
-__all__ = ["MaskResult", "mask_style", "parse_mask", "render_mask"]
+__all__ = ["MaskResult", "hides_all", "mask_style", "parse_mask", "render_mask"]
 
 _UUID_PREFIXES = ("GPU-", "MIG-")
 _NO_DEVICES = "NoDevFiles"  # what Slurm writes for a job without GPUs
@@ -58,6 +58,11 @@ def parse_mask(value: str | None, uuids: Sequence[str]) -> MaskResult:
     if value.strip(_BLANKS) == _NO_DEVICES:
         return MaskResult([], f"CUDA_VISIBLE_DEVICES is {_NO_DEVICES}, which hides every device")
     return _parse_entries([entry.strip(_BLANKS) for entry in value.split(",")], uuids)
+
+
+def hides_all(value: str | None) -> bool:
+    """Whether a mask is meant to hide every device: set and empty, or what Slurm writes for that."""
+    return value is not None and value.strip(_BLANKS) in ("", _NO_DEVICES)
 
 
 def mask_style(value: str | None) -> Style:

@@ -35,8 +35,9 @@ from typing import TYPE_CHECKING, Any
 from grn.errors import ProtocolError, UsageError
 from grn.rules.jobtype import LONGEST_NAME
 from grn.rules.ledger import WHOLE_COMPUTE
-from grn.rules.mask import mask_style, parse_mask, render_mask
+from grn.rules.mask import mask_style, render_mask
 from grn.rules.model import End, Owner, Policy, Request
+from grn.rules.visible import shown_by
 from grn.rules.wire import MAGIC, VERSION
 
 if TYPE_CHECKING:
@@ -218,23 +219,10 @@ def _policy(wish: object) -> Policy:
 
 
 def _allowed(mask: object, devices: Sequence[Device]) -> frozenset[str] | None:
-    """Narrow the devices to those that the client itself may see.
-
-    An index in the client's mask is a position among all devices of the machine, so it is looked
-    up by the devices' own numbers.
-    """
-    if mask is None:
-        return None
-    if type(mask) is not str:
+    """Narrow the devices to those that the client itself may see."""
+    if mask is not None and type(mask) is not str:
         raise UsageError(f"mask: {mask!r} is not a text")
-    if mask_style(mask) == "uuid":
-        uuids = [device.uuid for device in devices]  # slices of one card share its number
-        return frozenset(uuids[i] for i in parse_mask(mask, uuids).indices)
-    count = max((device.index for device in devices), default=-1) + 1
-    everything = ["" for _ in range(count)]
-    for device in reversed(devices):  # of slices of one card a number means the first
-        everything[device.index] = device.uuid
-    return frozenset(everything[i] for i in parse_mask(mask, everything).indices) - {""}
+    return shown_by(mask, devices)
 
 
 def end_from(message: Mapping[str, Any]) -> End:

@@ -17,7 +17,7 @@ from grn.rules.units import format_mib
 from grn.rules.waiting import Reservation, would_delay
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from grn.rules.ledger import Book, Ledger
     from grn.rules.model import Lease, Request
@@ -122,10 +122,10 @@ class Placer:
     def _too_few(self, allowed: list[Book], count: int) -> str | None:
         asked, managed = _devices(count), len(self._ledger.books)
         if len(allowed) < count and len(allowed) < managed:
-            left = f"{len(allowed)} of {managed}"
             return (
-                f"{asked} asked, the caller's CUDA_VISIBLE_DEVICES leaves {left} that this broker"
-                " manages (those that were visible where it was started)"
+                f"{asked} asked, the caller's CUDA_VISIBLE_DEVICES leaves {len(allowed)} of"
+                f" {managed} that this broker manages ({_numbers(self._ledger.books)}; one that is"
+                f" started by hand keeps to what is visible there){self._note}"
             )
         if len(allowed) < count:
             return f"{asked} asked, this broker manages {managed}{self._note}"
@@ -451,6 +451,13 @@ def _large_enough(pairs: list[_Pair], count: int) -> list[_Pair]:
     sizes = sorted((book.device.capacity_mib for book, _ in pairs), reverse=True)
     most = sizes[count - 1]
     return [pair for pair in pairs if pair[0].device.capacity_mib >= min(pair[1].mib or 0, most)]
+
+
+def _numbers(books: Iterable[Book]) -> str:
+    numbers = list(dict.fromkeys(book.device.index for book in books))
+    said = ", ".join(map(str, numbers[:_DEVICES_NAMED]))
+    more = ", …" if len(numbers) > _DEVICES_NAMED else ""
+    return f"device{'s' if len(numbers) > 1 else ''} {said}{more}"
 
 
 def _devices(count: int) -> str:

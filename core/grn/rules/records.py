@@ -1,4 +1,4 @@
-"""What the journal keeps of a lease, and back: one module knows the format.
+"""What the journal keeps of a lease and of the devices, and back: one module knows the format.
 
 Records are flat maps. Added keys are allowed, a missing optional key has a default: a journal of an
 older version can be replayed by a newer one.
@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, Any
 from grn.rules.model import Lease, LeaseState, Owner, Policy, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from grn.rules.health import DeviceHealth
 
-__all__ = ["end_record", "grant_record", "health_record", "lease_from_record", "main_record"]
+__all__ = [
+    "end_record",
+    "grant_record",
+    "health_record",
+    "lease_from_record",
+    "main_record",
+    "managed_record",
+    "masks_from_record",
+]
 
 
 def grant_record(lease: Lease, *, alone: bool) -> dict[str, object]:
@@ -75,6 +83,16 @@ def end_record(lease: Lease) -> dict[str, object]:
 def health_record(uuid: str, health: DeviceHealth) -> dict[str, object]:
     """Say what is held against a device; without `strikes` nothing is any more."""
     return {"ev": "health", "uuid": uuid, **(health.kept() or {})}
+
+
+def managed_record(spec: str, masks: Sequence[str | None]) -> dict[str, object]:
+    """Say which devices are managed: what any of the masks names, the broker's own is the first."""
+    return {"ev": "devices", "spec": spec, "mask": masks[0], "masks": tuple(masks)}
+
+
+def masks_from_record(record: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """Return the masks; older brokers had their own alone."""
+    return tuple(record.get("masks") or (record["mask"],))
 
 
 def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:

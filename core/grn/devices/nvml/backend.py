@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from grn.devices.base import DeviceReading, HeadroomRule
 from grn.devices.claim import claim
-from grn.devices.nvml.choice import choose
+from grn.devices.nvml.choice import choose_all
 from grn.devices.nvml.link import Link
 from grn.devices.nvml.nursery import Nursery
 from grn.devices.nvml.opening import WITHIN_S, find_cards
@@ -30,7 +30,7 @@ HEADROOM = HeadroomRule(256, 0.02)
 
 
 class NvmlBackend:
-    """The cards of one broker, narrowed by its mask and by what other brokers have claimed."""
+    """The cards of one broker, narrowed by masks and by what other brokers have claimed."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class NvmlBackend:
         return self._loop
 
     def absorb(self, other: NvmlBackend) -> None:
-        """Manage the devices of another backend, too: those that appeared since we were opened."""
+        """Manage the devices of another backend, too: those that were found since we were opened."""
         self.note, self.numbers_differ = other.note, other.numbers_differ
         if not other.devices:
             other.close()
@@ -125,14 +125,14 @@ class NvmlBackend:
 
 
 def open_nvml(
-    mask: str | None, *, within_s: float = WITHIN_S, beside: AbstractSet[str] = frozenset()
+    masks: Sequence[str | None], *, beside: AbstractSet[str], within_s: float = WITHIN_S
 ) -> NvmlBackend | str:
-    """Open the NVIDIA cards of this machine, or say why there are none to open.
+    """Open the NVIDIA cards of this machine that the masks name, or say why there are none to open.
 
     `beside` names devices that this process has opened already: they are left out.
 
     Raises:
-        BrokerUnavailable: other brokers manage all that the mask leaves.
+        BrokerUnavailable: other brokers manage all that the masks leave, and none was open before.
     """
     nursery = Nursery()
     try:
@@ -140,7 +140,7 @@ def open_nvml(
         if found.problem or not found.cards:
             nursery.close()
             return found.problem or "the NVIDIA driver lists no card"
-        return _assembled(choose(found.cards, mask), workers, nursery, beside)
+        return _assembled(choose_all(found.cards, masks), workers, nursery, beside)
     except BaseException:
         nursery.close()
         raise
@@ -152,7 +152,7 @@ def _assembled(
     """Claim the chosen devices, keep the workers of their cards, and let the others go."""
     wanted = [(info, card) for info, card in choice.devices if info.uuid not in beside]
     claims = claim([info.uuid for info, _ in wanted])
-    if wanted and not claims.held:
+    if wanted and not claims.held and not beside:
         claims.close()
         raise _all_taken(claims.elsewhere)
     ours = [(info, card) for info, card in wanted if info.uuid in claims.held]

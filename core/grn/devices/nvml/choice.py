@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from grn.devices.nvml.found import Card, FoundDevice
 
-__all__ = ["Choice", "choose"]
+__all__ = ["Choice", "choose", "choose_all"]
 
 _BY_UUID = "name devices by UUID (nvidia-smi -L)"
 
@@ -32,6 +32,8 @@ class Choice:
     notes: tuple[str, ...] = ()
     numbers_differ: str = ""
     """Why a job cannot be told its devices by number; '' if it can."""
+    about_mask: tuple[str, ...] = ()
+    """Those of the notes that say how the mask was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +48,44 @@ class _Offer:
 
 def choose(cards: Sequence[Card], mask: str | None) -> Choice:
     """Choose from the cards, which come in the driver's order."""
-    offers, notes = _offers(cards), [*_problems(cards)]
+    offers, notes, about_mask = _offers(cards), [*_problems(cards)], []
     numbers_differ = "; ".join(_numbering(cards))
     if mask is None:
         offers = [offer for offer in offers if offer.device is not None]
     elif mask.strip() and mask_style(mask) == "index":
         offers, cut = _by_number(cards, offers)
         if cut:
-            notes.append(cut)
+            about_mask.append(cut)
         if cut and not offers:
-            return Choice((), tuple(notes), numbers_differ)
+            return Choice((), (*notes, cut), numbers_differ, (cut,))
     chosen = parse_mask(mask, [offer.uuid for offer in offers])
-    notes += [chosen.reason] if chosen.reason else []
+    about_mask += [chosen.reason] if chosen.reason else []
     found = [offers[position] for position in chosen.indices]
-    notes += _unusable(found)
     return Choice(
         tuple((_info(o, o.device), o.card) for o in found if o.device and _usable(o)),
-        tuple(notes),
+        (*notes, *about_mask, *_unusable(found)),
         numbers_differ,
+        tuple(about_mask),
     )
+
+
+def choose_all(cards: Sequence[Card], masks: Sequence[str | None]) -> Choice:
+    """Choose what any of the masks names, in their order.
+
+    The first is the broker's own, the others are of clients: how theirs were read concerns nobody
+    else, nor does how its own was, once it hides all and theirs do not.
+    """
+    choices = [choose(cards, mask) for mask in masks]
+    own = choices[0]
+    devices = {info.uuid: (info, card) for choice in choices for info, card in choice.devices}
+    told = own.about_mask if own.devices or not devices else ()
+    notes = [
+        note
+        for choice in choices
+        for note in choice.notes
+        if note not in choice.about_mask or (choice is own and note in told)
+    ]
+    return Choice(tuple(devices.values()), tuple(dict.fromkeys(notes)), own.numbers_differ, told)
 
 
 def _offers(cards: Sequence[Card]) -> list[_Offer]:
