@@ -15,6 +15,7 @@ from grn.errors import UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
 __all__ = ["refuse_lost_copies"]
 
@@ -27,10 +28,11 @@ def refuse_lost_copies(name: str, values: Iterable[object]) -> None:
     Raises:
         UsageError: it would be; with the ways out.
     """
-    trial = getattr(sys.modules.get("optuna"), "Trial", None)
+    trial: Any = getattr(sys.modules.get("optuna"), "Trial", None)
     if trial is None:
         return
-    for value in values:
+    given: list[Any] = list(values)
+    for value in given:
         if isinstance(value, trial) and type(value.storage).__name__ == _IN_MEMORY:
             raise UsageError(
                 f"{name} would get a copy of trial {value.number}, of a study that is in the memory of"

@@ -167,9 +167,9 @@ class _Group:
             error = problem
             raise
         finally:
-            ending = held.ending(error)
+            ending: Ending = held.ending(error)
             if job.is_service and ending.get("signal") == signal.SIGTERM:
-                ending = {**ending, "exit_code": 0, "signal": None}  # how a service is to end
+                ending["exit_code"], ending["signal"] = 0, None  # how a service is to end
             held.leave()
             with self._changed:
                 parts.give_back(part)

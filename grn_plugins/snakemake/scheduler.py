@@ -128,11 +128,12 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]  # its module ships no typ
 
         since = time.monotonic() - _ARRIVES_WITHIN_S
         self._handed_out = {job: at for job, at in self._handed_out.items() if at > since}
-        running = list(getattr(getattr(self.dag.workflow, "scheduler", None), "running", ()))
+        workflow: Any = getattr(self.dag, "workflow", None)
+        running = list(getattr(getattr(workflow, "scheduler", None), "running", ()))
         late = [job for job in self._handed_out if job in running]
         arrived = foreseeing.asked_by_this_process()
         missing = max(0, sum(map(foreseeing.wants_device, running)) - arrived)
-        made = foreseeing.wishes(late[max(0, len(late) - missing) :], self.dag.workflow)
+        made = foreseeing.wishes(late[max(0, len(late) - missing) :], workflow)
         return [wish for wish in made.values() if wish is not None]
 
     # -- Snakemake's own selection --------------------------------------------------------------

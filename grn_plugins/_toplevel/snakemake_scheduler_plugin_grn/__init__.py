@@ -6,8 +6,10 @@ a GRN that is broken is said when the scheduler is used, not before.
 
 __all__ = ["Scheduler"]
 
+Scheduler: type
+
 try:
-    from grn_plugins.snakemake.scheduler import Scheduler
+    from grn_plugins.snakemake.scheduler import Scheduler as _Scheduler
 except Exception as _error:  # noqa: BLE001 - else `snakemake --version` would end with a traceback
     from typing import Any
 
@@ -16,7 +18,7 @@ except Exception as _error:  # noqa: BLE001 - else `snakemake --version` would e
 
     _problem = f"{type(_error).__name__}: {_error}"
 
-    class Scheduler(SchedulerBase):  # type: ignore[no-redef,misc]
+    class _Broken(SchedulerBase):  # type: ignore[misc]  # without types in some releases
         """Says what is wrong as soon as it is used."""
 
         def __post_init__(self) -> None:
@@ -27,3 +29,7 @@ except Exception as _error:  # noqa: BLE001 - else `snakemake --version` would e
 
         def select_jobs(self, *args: Any, **kwargs: Any) -> None:
             """Select nothing."""
+
+    Scheduler = _Broken
+else:
+    Scheduler = _Scheduler
