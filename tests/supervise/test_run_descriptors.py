@@ -74,10 +74,14 @@ def test_a_process_that_cannot_be_reached_now_is_signalled_later(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """A failed call puts a signal off; the stop goes on until the process is gone."""
-    pid = os.fork()
-    if not pid:
-        while True:
-            signal.pause()
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a library may have its own, for all
+    try:
+        pid = os.fork()
+        if not pid:
+            while True:
+                signal.pause()
+    finally:
+        signal.signal(signal.SIGTERM, before)
     failures = [number] * 3
     really_open = os.pidfd_open
 
