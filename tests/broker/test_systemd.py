@@ -9,11 +9,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from grn.client import connect
+from grn.errors import BrokerUnavailable
 from tests.env import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from grn.connection import Connection
     from tests.env import BrokerEnv
 
     NewEnv = Callable[..., BrokerEnv]
@@ -42,12 +44,18 @@ def launch(env: BrokerEnv, count: str = "1", pid: str = "", path: str = "") -> N
         env.broker = env.popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
 
 
+def _connected(env: BrokerEnv) -> Connection | None:
+    try:
+        return connect(env.settings)
+    except BrokerUnavailable:
+        return None
+
+
 def test_the_passed_socket_is_served_and_left_in_place(new_env: NewEnv):
     """A broker serves the socket that it was given, and does not remove its name at the end."""
     env = new_env(start=False)
     launch(env)
-    eventually(lambda: os.path.exists(env.socket))
-    connection = connect(env.settings)
+    connection = eventually(lambda: _connected(env), what="it listens")
     assert connection.broker["pid"] == env.pid
     connection.close()
     inode = os.stat(env.socket).st_ino

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import termios
@@ -62,6 +63,7 @@ class Terminal:
         os.close(tell)
         self._reports = os.fdopen(told)
         self._screen = bytearray()
+        self._reading = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.pid = int(json.loads(self._reports.readline()))
@@ -69,12 +71,24 @@ class Terminal:
     def _read(self) -> None:
         while True:
             try:
+                select.select([self._master], [], [])
+            except (OSError, ValueError):  # it was closed
+                return
+            with self._reading:
+                if not self._take():
+                    return
+
+    def _take(self) -> bool:
+        """Take in what there is; `False` if there will be no more."""
+        try:
+            while select.select([self._master], [], [], 0)[0]:
                 data = os.read(self._master, 65536)
-            except OSError:  # the last process on the other side has gone
-                return
-            if not data:
-                return
-            self._screen += data
+                if not data:
+                    return False
+                self._screen += data
+        except (OSError, ValueError):  # the last process on the other side has gone
+            return False
+        return True
 
     @property
     def leader_pid(self) -> int:
@@ -113,6 +127,8 @@ class Terminal:
         reader.start()
         reader.join(PATIENCE_S)
         assert result, f"the program has not ended; its screen: {self.screen!r}"
+        with self._reading:  # what it wrote last
+            self._take()
         return result[0]
 
     def close(self) -> None:
