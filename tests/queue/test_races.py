@@ -14,7 +14,7 @@ from grn.queue.entry import Spec
 from grn.queue.lock import AlreadyOwned, owner_of, take
 from grn.queue.places import Places
 from grn.queue.running import identity
-from grn.queue.store import NewJob
+from grn.queue.store import NewJob, Store
 from grn.queue.worklist import Worklist
 from grn.rules import queueing as states
 from tests.env import eventually, wait_gone
@@ -323,3 +323,14 @@ def test_the_owner_leaves_when_its_queue_is_removed(queue: Make) -> None:
     wait_gone(pid)
     assert q.owner is None
     eventually(lambda: q.add("true"), what="a new list is begun")
+
+
+def test_a_job_that_moves_on_is_not_missed_by_a_look(queue: Make) -> None:
+    """Asked for by state, each job is in one answer, whatever changes between the questions."""
+    q = queue()
+    q.add("true")
+    with Store(q.places) as looking, Worklist(q.places) as working:
+        looking.hold_still()
+        assert not looking.entries((states.STARTING,))
+        assert working.take_next() is not None
+        assert [entry.id for entry in looking.entries((states.QUEUED,))] == [1]

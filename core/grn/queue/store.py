@@ -46,6 +46,13 @@ class Store(Database):
 
     # -- looking --------------------------------------------------------------------------------
 
+    def hold_still(self) -> None:
+        """From now on, until it is closed, see the list as it is at this moment: only for looking.
+
+        Else a job that moves on between two questions is in neither answer.
+        """
+        self._rows("BEGIN")
+
     def entries(self, states: Iterable[str] = q.STATES, *, limit: int = -1) -> list[Entry]:
         """List jobs in these states, in the order of their places."""
         wanted = list(states)

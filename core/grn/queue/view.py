@@ -66,6 +66,7 @@ def queue_object(
         most: so many of those that are queued or held; -1: all.
     """
     with Store(places) as store:
+        store.hold_still()
         active = store.entries((q.RUNNING, q.WAITING, q.STARTING))
         queued = store.entries((q.QUEUED, q.HELD), limit=most)
         over = store.recent(-1 if everything else RECENT)
