@@ -33,11 +33,11 @@ _CURE = (
 
 
 class Applied:
-    """One lease in force: its variables, its devices, and in which thread it was put into force."""
+    """One lease in force: its variables (None: unset), its devices, and the thread that applied it."""
 
     __slots__ = ("env", "lease", "thread", "uuids")
 
-    def __init__(self, lease: str, uuids: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, lease: str, uuids: Sequence[str], env: Mapping[str, str | None]) -> None:
         self.lease = lease
         self.uuids = frozenset(uuids)
         self.env = dict(env)
@@ -115,9 +115,9 @@ def bound() -> Iterator[None]:
         ) from error
 
 
-def changes(settings: Iterable[Setting]) -> dict[str, str]:
-    """Return the variables that a lease sets; what it leaves as it was is not among them."""
-    return {x.name: x.value for x in settings if x.value is not None and x.verdict in _CHANGES}
+def changes(settings: Iterable[Setting], explicit: Mapping[str, str]) -> dict[str, str | None]:
+    """Return what a lease or its request's `env` sets or unsets (None), not what stays as it was."""
+    return {x.name: x.value for x in settings if x.verdict in _CHANGES or x.name in explicit}
 
 
 def _settle() -> None:

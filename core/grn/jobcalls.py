@@ -107,7 +107,7 @@ class _Call:
             if each.warning:
                 warn(each.warning)
         uuids = [device["uuid"] for device in grant.devices]
-        applied = Applied(grant.lease, uuids, changes(settings))
+        applied = Applied(grant.lease, uuids, changes(settings, explicit))
         apply(applied)
         binding = bind_here(grant, self.spec.name)
         try:

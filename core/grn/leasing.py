@@ -59,17 +59,22 @@ class HeldLease:
         self.cores: list[int] = grant.cores if grant is not None else []
         """The cores of one's own, if some were asked for: `apply` binds to them."""
         self._settings = derive(message, dict(os.environ), explicit) if grant is not None else []
+        self._explicit = explicit
         self._applied: Applied | None = None
         self._binding: Binding | None = None
 
     @property
     def env(self) -> dict[str, str]:
         """What the lease sets: for a subprocess `{**os.environ, **lease.env}`."""
-        return changes(self._settings)
+        return {name: value for name, value in self._changes().items() if value is not None}
 
     def environment(self) -> dict[str, str]:
         """Return the process's environment with what the lease sets."""
-        return {**os.environ, **self.env}
+        whole = {**os.environ, **self._changes()}
+        return {name: value for name, value in whole.items() if value is not None}
+
+    def _changes(self) -> dict[str, str | None]:
+        return changes(self._settings, self._explicit)
 
     def explain(self) -> str:
         """Say of each variable what it is, why, and what became of your own value."""
@@ -97,7 +102,7 @@ class HeldLease:
             raise LeaseError(
                 f"lease {self.id} is held by process {self.grant.pid}, not by this one"
             )
-        applied = Applied(self.id, [device["uuid"] for device in self.devices], self.env)
+        applied = Applied(self.id, [device["uuid"] for device in self.devices], self._changes())
         apply(applied)
         self._applied = applied
         self._binding = bind_here(self.grant, f"lease {self.id}")

@@ -84,6 +84,23 @@ def test_a_subprocess_is_told_by_the_leases_variables(here: Here) -> None:
         assert "GRN_LEASE" not in os.environ
 
 
+def test_a_fraction_of_the_lease_stands_for_the_inherited_one(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JAX has two names for it and starts with one only: the other is gone, until the end."""
+    here("sim:2x10000MiB")
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.2")
+    asked = {"XLA_CLIENT_MEM_FRACTION": "0.1", "OMP_NUM_THREADS": "1"}
+    with grn.lease(memory=5000, env=asked) as lease:
+        assert lease.env["OMP_NUM_THREADS"] == "1"
+        assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in lease.environment()
+        lease.apply()
+        assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ
+        assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.1"
+    assert os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.2"
+    assert "XLA_CLIENT_MEM_FRACTION" not in os.environ
+
+
 def test_apply_changes_this_process_until_the_end(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:

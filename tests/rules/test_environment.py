@@ -295,6 +295,25 @@ def test_both_names_of_the_fraction_are_told_of() -> None:
     assert "does not start" in warning
 
 
+@pytest.mark.parametrize(
+    ("inherited", "asked"), [(OLD_FRACTION, NEW_FRACTION), (NEW_FRACTION, OLD_FRACTION)]
+)
+@pytest.mark.parametrize("grant", [share(), no_device()], ids=["share", "no device"])
+def test_a_fraction_of_the_request_replaces_the_inherited_one_of_the_other_name(
+    inherited: str, asked: str, grant: dict[str, Any]
+) -> None:
+    """The shell's name and the request's, both set, would keep JAX from starting."""
+    before = {inherited: "0.2"}
+    env, warnings = job_environment(grant, before, {asked: "0.1"})
+    assert inherited not in env
+    assert (env[asked], warnings) == ("0.1", [])
+    gone = decision(inherited, derive(grant, before, {asked: "0.1"}))
+    assert gone.value is None
+    assert asked in gone.reason
+    # An empty value of the request is no value that could stand for the other.
+    assert job_environment(grant, before, {asked: ""})[0][inherited] == "0.2"
+
+
 def test_composed_strings_are_left_alone_and_named() -> None:
     """What the user composes stays as it is; what nobody set is not mentioned."""
     flags = "--xla_gpu_autotune_level=0"
@@ -376,12 +395,14 @@ def test_deriving_twice_changes_nothing(grant: dict[str, Any], environ: dict[str
 def test_one_decision_per_variable_and_nothing_unset(
     grant: dict[str, Any], environ: dict[str, str], explicit: dict[str, str]
 ) -> None:
-    """No variable is decided twice, none vanishes, and no input is changed."""
+    """No variable is decided twice, none vanishes without a word, and no input is changed."""
     before = dict(environ)
     settings = derive(grant, environ, explicit)
     names = [each.name for each in settings]
     assert len(names) == len(set(names))
-    assert set(job_environment(grant, environ, explicit)[0]) >= {*environ, *explicit}
+    unset = {each.name for each in settings if each.value is None}
+    assert unset <= {OLD_FRACTION, NEW_FRACTION}
+    assert set(job_environment(grant, environ, explicit)[0]) == ({*environ, *names} - unset)
     assert environ == before
 
 

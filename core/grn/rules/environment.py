@@ -94,6 +94,8 @@ def job_environment(
     for setting in settings:
         if setting.value is not None:
             env[setting.name] = setting.value
+        else:
+            env.pop(setting.name, None)
     return env, [setting.warning for setting in settings if setting.warning]
 
 
@@ -118,6 +120,8 @@ def _shown(value: str | None) -> str:
 
 
 def _decide(row: Row, facts: Facts, explicit: Mapping[str, str]) -> Setting | None:
+    if other := facts.replaced_by(row.name):
+        return Setting(row.name, None, f"the request sets {other} in its place", "set")
     ours = row.ours(facts)
     if ours is None:
         setting = _untouched(row, facts)

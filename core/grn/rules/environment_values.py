@@ -25,6 +25,7 @@ EXTRAS = ("go", "julia", "r", "torch")
 
 JAX_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 JAX_FRACTION_NEW = "XLA_CLIENT_MEM_FRACTION"
+_OTHER_NAMES = {JAX_FRACTION: JAX_FRACTION_NEW, JAX_FRACTION_NEW: JAX_FRACTION}
 TORCH_OPTIONS = "PYTORCH_ALLOC_CONF"
 TORCH_OPTIONS_OLD = "PYTORCH_CUDA_ALLOC_CONF"
 _TORCH_FRACTION = "per_process_memory_fraction"
@@ -55,7 +56,15 @@ class Facts:
     def user(self, name: str) -> str | None:
         """Return the value that the user chose for a variable, None if it is unset."""
         value = self._explicit.get(name)
-        return self._environ.get(name) if value is None else value
+        if value is not None:
+            return value
+        return None if self.replaced_by(name) else self._environ.get(name)
+
+    def replaced_by(self, name: str) -> str | None:
+        """Name the other name of one thing that the request sets, where this one is inherited."""
+        other = _OTHER_NAMES.get(name)
+        inherited = name in self._environ and name not in self._explicit
+        return other if other and inherited and self._explicit.get(other) else None
 
 
 def words_of(text: str | None) -> list[str]:
