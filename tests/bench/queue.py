@@ -52,10 +52,21 @@ def _timed_ms(words: Sequence[str], broker: stage.Stage) -> float:
 
 
 def _added(broker: stage.Stage, rounds: int) -> float:
-    """Median of pairs: the command, and a Python that does nothing, in turns."""
+    """Median of pairs, in turns: the command up to the job's number, a Python that prints one."""
     add = [*stage.grn_command(), "queue", "add", "--gpus", "0", "--", "true"]
-    bare = [sys.executable, "-c", "pass"]
-    return median([_timed_ms(add, broker) - _timed_ms(bare, broker) for _ in range(rounds)])
+    bare = [sys.executable, "-c", "print(1)"]
+    return median([_answered_ms(add, broker) - _answered_ms(bare, broker) for _ in range(rounds)])
+
+
+def _answered_ms(words: Sequence[str], broker: stage.Stage) -> float:
+    began = time.perf_counter()
+    with subprocess.Popen(words, env=broker.environ, stdout=-1, stderr=-3, stdin=-3) as process:
+        assert process.stdout is not None
+        answer = process.stdout.readline()
+        took_ms = (time.perf_counter() - began) * 1e3
+    if not answer.strip().isdigit() or process.returncode:
+        raise RuntimeError(f"{words} answered {answer!r} and ended with {process.returncode}")
+    return took_ms
 
 
 def _fill(places: Places, broker: stage.Stage, jobs: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from grn import procs
 from tests.env import PATIENCE_S, eventually
 from tests.scenarios.ondemand import broker_pid, kill_broker, leases
-from tests.scenarios.standin import Diary, line, touch
+from tests.scenarios.standin import Diary, line, touch, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +74,20 @@ def _count(path: str) -> int:
             return file.read().count(b"\n")
     except FileNotFoundError:
         return 0
+
+
+def test_a_job_whose_broker_is_gone_ends_as_it_did_and_says_what_is_lost(new_run: NewRun) -> None:
+    """Nobody measures it any more, and nobody is told of its end: its user is."""
+    run = new_run(on_demand=True)
+    diary = Diary(run.path("diary"))
+    job = words("--memory=100MiB", f"--until-file={run.path('go')}", diary.option, "--exit-code=3")
+    single = run.start("--", *job)
+    diary.wait_for_holds(1)
+    kill_broker(run)
+    touch(run.path("go"))
+    _, said = single.communicate(timeout=2 * PATIENCE_S)
+    assert single.returncode == 3
+    assert b"the broker is gone: nothing was learnt" in said
 
 
 def test_a_stale_socket_starts_a_broker_anew(new_run: NewRun) -> None:

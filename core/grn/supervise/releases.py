@@ -91,9 +91,7 @@ class Releases:
         job.outcome = str(message["outcome"])
         job.peak_mib = message["peak_mib"]
         for note in message["notes"]:
-            if note not in self._said:
-                self._said.add(note)
-                self._reporter.note(str(note))
+            self._note(str(note))
         self._go_on(job, remedy=str(message["remedy"]), next_mib=message["next_mib"])
         return True
 
@@ -112,7 +110,15 @@ class Releases:
     def _unanswered(self, request_id: int) -> None:
         job = self._pending.pop(request_id, None)
         if job is not None:
+            why = "does not answer" if self._link.up else "is gone"
+            self._note(f"the broker {why}: nothing was learnt of jobs that ended meanwhile")
             self._judge(job)
+
+    def _note(self, note: str) -> None:
+        """Say it to the user, once."""
+        if note not in self._said:
+            self._said.add(note)
+            self._reporter.note(note)
 
     def _judge(self, job: Job) -> None:
         """Find the outcome without a broker."""
