@@ -210,6 +210,7 @@ class Machine:
         self.dirty = False
         if self.closing:
             return []
+        self.placer.now = event.now
         effects: list[ev.Effect] = []
         if self.nested.waiting:
             self._grant_inside(effects)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from grn.rules.backfill import earliest_end, latest_end, room_at
 from grn.rules.estimate import ALONE_AFTER_OOMS, OTHER_MODEL_FACTOR
 from grn.rules.ledger import WHOLE_COMPUTE
 from grn.rules.model import DeviceState, LeaseState
@@ -79,6 +80,8 @@ class Placer:
         self._ledger = ledger
         self._profiles = profiles
         self._leases = leases
+        self.now = 0.0
+        """When it is decided, on the clock of the leases: who may end before whom depends on it."""
         self.renew(note)
 
     def renew(self, note: str) -> None:
@@ -207,7 +210,7 @@ class Placer:
         fitting = [
             (book.position, book.free_mib)
             for book, need in pairs
-            if self._fits(book, need, head)
+            if self._fits(book, need, head, request.type)
             and (book.ram is None or self._ram_suffices(book, need, request))
         ]
         chosen = choose(fitting, request.gpus, request.policy)
@@ -261,13 +264,17 @@ class Placer:
             return True  # learnt elsewhere, larger than this device: all of it is the best there is
         return need.alone or device.one_process or not book.usage_known
 
-    def _fits(self, book: Book, need: Need, head: Reservation | None) -> bool:
+    def _fits(self, book: Book, need: Need, head: Reservation | None, job_type: str = "") -> bool:
         if book.state is not DeviceState.OK or book.alone:
             return False
         if need.compute and book.compute_booked + need.compute > WHOLE_COMPUTE:
             return False
-        kept = head is not None and book.device.uuid in head.needs_mib
-        if kept and self._delays(book, need, head):
+        if (
+            head is not None
+            and book.device.uuid in head.needs_mib
+            and self._delays(book, need, head)
+            and not self._over_before(head, job_type, book)
+        ):
             return False
         if self._is_alone(need, book):
             enough = need.mib is None or min(need.mib, book.device.capacity_mib) <= book.free_mib
@@ -280,9 +287,14 @@ class Placer:
         left = _left(book, request)
         return left > 0 if self._is_alone(need, book) else (need.mib or 0) <= left
 
-    def _delays(self, book: Book, need: Need, head: Reservation | None) -> bool:
-        if head is None:
+    def _over_before(self, head: Reservation, job_type: str, book: Book) -> bool:
+        """Whether a job of this type is over before the head can start, by what was learnt."""
+        if head.starts_s <= self.now:
             return False
+        over_s = latest_end(self._profiles, job_type, book.device.model, self.now)
+        return over_s is not None and over_s <= head.starts_s
+
+    def _delays(self, book: Book, need: Need, head: Reservation) -> bool:
         if head.alone or self._is_alone(need, book):
             return True
         bookings = book.bookings.values()
@@ -347,6 +359,24 @@ class Placer:
             cpus=(request.cpus or 0) if lacks else 0,
             ram_mib=(request.ram_mib or 0) if lacks else 0,
             compute=request.compute or 0,
+            starts_s=max((self._starts(book, need) for book, need in taken), default=self.now),
+        )
+
+    def _starts(self, book: Book, need: Need) -> float:
+        """Return when the device may have room for the head at the earliest."""
+        ends = [
+            (earliest_end(self._leases[lease], [book.device.model], self._profiles, self.now), b)
+            for lease, b in book.bookings.items()
+            if lease in self._leases
+        ]
+        if self._is_alone(need, book):
+            return max((end for end, _ in ends), default=self.now)
+        of_memory = [(end, booking.counts_mib) for end, booking in ends]
+        of_compute = [(end, booking.compute) for end, booking in ends]
+        lacks = need.compute - (WHOLE_COMPUTE - book.compute_booked) if need.compute else 0
+        return max(
+            room_at((need.mib or 0) - book.free_mib, of_memory, self.now),
+            room_at(lacks, of_compute, self.now),
         )
 
     def _kept_before(

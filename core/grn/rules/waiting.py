@@ -3,9 +3,10 @@
 Order: priority, then arrival. The first request that could run but finds no room is the *head*. It
 gets a reservation: the devices on which it will start. Others may be placed in the meantime, on
 other devices freely, on reserved ones only if that cannot delay the head, whichever of the running
-jobs end first. Since run times are unknown, "cannot delay" is decided for every possible order of
+jobs end first. Where run times are unknown, "cannot delay" is decided for every possible order of
 ends: for each set of running leases beside which the head would fit, it must fit beside that set
-and the newcomer too. A reservation stays with the head until it starts, so its devices drain and
+and the newcomer too. Where they were learnt, a job that is over before the head can start does not
+delay it either (see `backfill`). A reservation stays with the head until it starts, so its devices drain and
 its wait is bounded by the jobs that already run there.
 """
 
@@ -69,7 +70,10 @@ class WaitingLine:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What is kept for the head: devices with MiB and compute on each, or CPUs and RAM, or both."""
+    """What is kept for the head: devices with MiB and compute on each, or CPUs and RAM, or both.
+
+    `starts_s` is when the head may start at the earliest: until then others may use it.
+    """
 
     ticket: int
     needs_mib: dict[str, int]
@@ -77,6 +81,7 @@ class Reservation:
     cpus: int = 0
     ram_mib: int = 0
     compute: int = 0
+    starts_s: float = 0.0
 
 
 def largest_sum_within(parts: Iterable[int], limit: int) -> int:
