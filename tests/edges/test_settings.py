@@ -69,6 +69,7 @@ def test_every_setting_has_flag_key_and_variable_of_one_name(
         "machine_ram": "64GiB", "jobs_at_once": "3", "mask_style": "uuid", "sample_fast": "0.05",
         "sample_slow": "2s", "provisional_after": "2m", "idle_exit": "1h", "grace": "1",
         "state_dir": "/st", "max_types": "10", "debug": "yes", "log": "debug", "also_tell": "go",
+        "fair_share": "user", "aging": "10m", "limits": "train*=2,label:night*=4",
     }  # fmt: skip
     flags = {flag for flag, _, _ in known_flags()}
     assert flags == {"--" + key.replace("_", "-") for key in good}
@@ -80,7 +81,8 @@ def test_every_setting_has_flag_key_and_variable_of_one_name(
     assert by_flag.machine_ram_mib == 65536
     default = load({}, home)
     assert all(
-        getattr(by_flag, row.attribute) != getattr(default, row.attribute) for row in settings._ROWS
+        getattr(by_flag, row.attribute) != getattr(default, row.attribute)
+        for row in settings.rows()
     )
 
 

@@ -32,10 +32,12 @@ from grn.devices import canonical_spec, open_backend
 from grn.errors import GrnError
 from grn.rules.crowding import crowding
 from grn.rules.estimate import Margin
+from grn.rules.fairness import Limits, parse_limits
 from grn.rules.machine import Machine
 from grn.rules.model import Policy
 from grn.rules.profiles import ProfileBook
 from grn.rules.records import masks_from_record
+from grn.rules.waiting import WaitingLine
 
 if TYPE_CHECKING:
     from grn.devices.base import Backend
@@ -166,6 +168,8 @@ def _assemble(
         core_map=hostcpu.core_map(),
         jobs_at_once=settings.jobs_at_once,
         provisional_after_s=settings.provisional_after_s,
+        line=WaitingLine(settings.fair_share, settings.aging_s),
+        limits=Limits(parse_limits(settings.limits or "")),
     )
     return BrokerCore(
         asyncio.get_running_loop(),

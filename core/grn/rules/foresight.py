@@ -31,6 +31,7 @@ def answered_at_once(machine: Machine, requests: Sequence[Request]) -> list[bool
 
 def _answered(machine: Machine, requests: Sequence[Request]) -> Iterator[int]:
     """Yield the tickets of those that would not wait. The books are put back at the end."""
+    machine.limits.count(machine.leases.values())
     head: Reservation | None = None
     probed: set[str] = set()
     placed: list[tuple[str, tuple[str, ...]]] = []
@@ -38,6 +39,8 @@ def _answered(machine: Machine, requests: Sequence[Request]) -> Iterator[int]:
         for request in chain(machine.line, requests):
             if request.outer in machine.leases or machine.placer.impossible(request):
                 yield request.ticket  # decided in its outer lease; refused
+                continue
+            if machine.limits.reached(request):
                 continue
             verdict = machine.placer.place(request, head)
             if not isinstance(verdict, Placement):
@@ -57,6 +60,7 @@ def _answered(machine: Machine, requests: Sequence[Request]) -> Iterator[int]:
                 ram_mib=request.ram_mib,
                 compute=request.compute,
             )
+            machine.limits.add(request)
             yield request.ticket
     finally:
         for lease, uuids in placed:

@@ -22,6 +22,7 @@ from grn.errors import LeaseError
 from grn.rules import events as ev
 from grn.rules.cores import choose_cores
 from grn.rules.disk import disk_failed, disk_healed
+from grn.rules.fairness import Limits
 from grn.rules.health import xid_text
 from grn.rules.learning import Learning
 from grn.rules.ledger import Ledger
@@ -61,6 +62,7 @@ class Machine:
         provisional_after_s: publish a provisional profile after so long without a new maximum.
         note: why there are no devices, or fewer than a mask names; said to whoever asks for one.
         core_map: the cores to which leases can be bound, if they ask for it.
+        line, limits: in which order requests wait, and how many of a kind may run at once.
     """
 
     def __init__(
@@ -76,10 +78,13 @@ class Machine:
         provisional_after_s: float = 60.0,
         note: str = "",
         core_map: Sequence[Core] = (),
+        line: WaitingLine | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.ledger = Ledger(devices, cpus=cpus, ram_mib=ram_mib)
         self.leases: dict[str, Lease] = {}
-        self.line = WaitingLine()
+        self.line = WaitingLine() if line is None else line  # an empty one is falsy
+        self.limits = Limits() if limits is None else limits
         self.nested = NestedBook()
         self.draining: set[str] = set()
         self.profiles = profiles
@@ -224,13 +229,18 @@ class Machine:
         head: Reservation | None = None
         no_room: dict[tuple[object, ...], Waits] = {}
         self._reasons.clear()
+        self.limits.count(self.leases.values())
         for request in self.line:
+            if reached := self.limits.reached(request):
+                self._reasons[request.ticket] = reached
+                continue
             own = left_by(self, request)
             if not own and no_room and request.shape in no_room:
                 continue
             verdict, replaced = self._place(request, head, own)
             if isinstance(verdict, Placement):
                 effects += self._grant_in_place_of(now, request, verdict, replaced)
+                self.limits.add(request)
                 continue
             no_room[request.shape] = verdict
             self._reasons[request.ticket] = verdict.reason
@@ -272,7 +282,7 @@ class Machine:
         threads = self.fair_share() if request.cpus is None else max(1, request.cpus)
         threads = min(threads, request.cores or threads)
         cores = self._cores_for(request, threads)
-        self.line.remove(request.ticket)
+        self.line.remove(request.ticket, granted=True)
         self._forget_ticket(request.ticket)
         self.number += 1
         lease = Lease(

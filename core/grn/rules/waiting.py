@@ -1,6 +1,6 @@
 """The order of the queue, and who may overtake whom.
 
-Order: priority, then arrival. The first request that could run but finds no room is the *head*. It
+Order: priority, then arrival, unless fair shares or aging are asked for (see `fairness`). The first request that could run but finds no room is the *head*. It
 gets a reservation: the devices on which it will start. Others may be placed in the meantime, on
 other devices freely, on reserved ones only if that cannot delay the head, whichever of the running
 jobs end first. Where run times are unknown, "cannot delay" is decided for every possible order of
@@ -16,6 +16,8 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from grn.rules.fairness import Turns
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -23,25 +25,31 @@ if TYPE_CHECKING:
 
 __all__ = ["Reservation", "WaitingLine", "largest_sum_within", "would_delay"]
 
-_Key = tuple[int, float, int]
-
-
-def _key(request: Request) -> _Key:
-    return (-request.priority, request.arrived_s, request.ticket)
+_Key = tuple[float, float, int]
 
 
 class WaitingLine:
-    """Requests that wait, in the order in which they are considered."""
+    """Requests that wait, in the order in which they are considered.
 
-    def __init__(self) -> None:
+    Args:
+        share: between whom turns are taken: "off", "user" or "client".
+        aging_s: how long a wait is worth one step of priority; `None`: none is.
+    """
+
+    def __init__(self, share: str = "off", aging_s: float | None = None) -> None:
         self._keys: list[_Key] = []
         self._by_ticket: dict[int, Request] = {}
+        self._turns = Turns(share) if share != "off" else None
+        self._aging_s = aging_s
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter([self._by_ticket[key[2]] for key in self._keys])
+        requests = [self._by_ticket[key[2]] for key in self._keys]
+        if self._turns is not None:
+            requests = self._turns.in_turn(requests, priorities=not self._aging_s)
+        return iter(requests)
 
     def __contains__(self, ticket: int) -> bool:
         return ticket in self._by_ticket
@@ -57,15 +65,25 @@ class WaitingLine:
 
     def add(self, request: Request) -> None:
         """Put a request in its place."""
-        insort(self._keys, _key(request))
+        insort(self._keys, self._key(request))
         self._by_ticket[request.ticket] = request
+        if self._turns is not None:
+            self._turns.joined(request)
 
-    def remove(self, ticket: int) -> Request | None:
+    def remove(self, ticket: int, *, granted: bool = False) -> Request | None:
         """Take a request out; `None` if it does not wait."""
         request = self._by_ticket.pop(ticket, None)
         if request is not None:
-            del self._keys[bisect_left(self._keys, _key(request))]
+            del self._keys[bisect_left(self._keys, self._key(request))]
+            if self._turns is not None:
+                self._turns.left(request, granted=granted)
         return request
+
+    def _key(self, request: Request) -> _Key:
+        if self._aging_s:
+            first = request.arrived_s - request.priority * self._aging_s
+            return (first, request.arrived_s, request.ticket)
+        return (-request.priority, request.arrived_s, request.ticket)
 
 
 @dataclass(frozen=True, slots=True)

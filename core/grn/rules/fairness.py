@@ -1,0 +1,162 @@
+"""Whose turn it is, and how many of a kind may run: fairness between submitters, and limits.
+
+Fair shares (`user` or `client`; `off` by default): submitters take turns, one request each, so that a
+sweep of five thousand does not bury a colleague's single job. It is start-time fair queuing with equal
+weights (Goyal, Vin, Cheng, 1996): whoever has not waited for a while begins where the others are, and
+gains nothing from having asked for nothing.
+
+Aging: waiting for `aging_s` is worth one step of priority. As all age alike, the order of two requests
+never changes, so that it is a key and needs no clock.
+
+Limits: at most so many jobs of a type or label at once; who is over one waits, and holds nobody up.
+
+Must not: know devices or memory.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from grn.errors import UsageError
+from grn.rules.model import LeaseState
+from grn.rules.units import parse_count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from grn.rules.model import Lease, Request
+
+__all__ = ["Limit", "Limits", "Turns", "parse_limits"]
+
+_Submitter = tuple[int, ...]
+_MOST_REMEMBERED = 4096
+
+
+class Turns:
+    """How many turns each submitter has had; for requests of which the first of each is the next."""
+
+    def __init__(self, share: str = "off") -> None:
+        self.share = share
+        self._had: dict[_Submitter, int] = {}
+        self._waiting: dict[_Submitter, int] = {}
+
+    def submitter(self, request: Request) -> _Submitter:
+        """Name who asks: a user, or one process with all that it asks for."""
+        owner = request.owner
+        return (owner.uid,) if self.share == "user" else (owner.uid, owner.pid, owner.start)
+
+    def joined(self, request: Request) -> None:
+        """Take a request in."""
+        who = self.submitter(request)
+        count = self._waiting.get(who, 0)
+        if not count:
+            now = min((self._had[other] for other in self._waiting), default=0)
+            self._had[who] = max(self._had.get(who, 0), now)
+        self._waiting[who] = count + 1
+
+    def left(self, request: Request, *, granted: bool) -> None:
+        """Take note that a request waits no more; it was a turn if it was granted."""
+        who = self.submitter(request)
+        self._had[who] += granted
+        self._waiting[who] -= 1
+        if not self._waiting[who]:
+            del self._waiting[who]
+        if not self._waiting:
+            self._had.clear()
+        elif len(self._had) > _MOST_REMEMBERED:
+            self._had = {other: had for other, had in self._had.items() if other in self._waiting}
+
+    def in_turn(self, requests: Sequence[Request], *, priorities: bool) -> list[Request]:
+        """Order requests, each submitter's in the order given, so that submitters take turns.
+
+        With `priorities` turns are taken among requests of one priority only.
+        """
+        nth: dict[_Submitter, int] = {}
+        keyed: list[tuple[int, int, int]] = []
+        for position, request in enumerate(requests):
+            who = self.submitter(request)
+            turn = nth[who] = nth.get(who, self._had.get(who, 0) - 1) + 1
+            keyed.append((-request.priority if priorities else 0, turn, position))
+        return [requests[position] for _, _, position in sorted(keyed)]
+
+
+class Limit:
+    """At most `most` jobs at once whose type, or label, matches a pattern."""
+
+    __slots__ = ("label", "most", "pattern")
+
+    def __init__(self, pattern: str, most: int, *, label: bool) -> None:
+        self.pattern = pattern
+        self.most = most
+        self.label = label
+
+    def __str__(self) -> str:
+        return f"{'label:' if self.label else ''}{self.pattern}={self.most}"
+
+    def meets(self, request: Request) -> bool:
+        """Whether the limit is about this request."""
+        return fnmatchcase(request.label if self.label else request.type, self.pattern)
+
+
+def parse_limits(text: str) -> tuple[Limit, ...]:
+    """Read `train*=2, label:night*=4`.
+
+    Raises:
+        UsageError: a part has no number of at least 1, or no pattern.
+    """
+    return tuple(_limit(part.strip()) for part in text.split(",") if part.strip())
+
+
+def _limit(part: str) -> Limit:
+    name, equals, number = part.rpartition("=")
+    kind, colon, pattern = name.partition(":")
+    label = bool(colon) and kind == "label"
+    pattern = (pattern if label else name).strip()
+    if not equals or not pattern:
+        raise UsageError(
+            f"limit {part!r} is not PATTERN=N or label:PATTERN=N, such as train*=2 or label:night*=4"
+        )
+    most = parse_count(number.strip(), what=f"the limit of {name}", minimum=1)
+    return Limit(pattern, most, label=label)
+
+
+class Limits:
+    """The limits with what runs now. `count` begins a round of decisions, `add` follows it."""
+
+    def __init__(self, limits: Iterable[Limit] = ()) -> None:
+        self._limits = tuple(limits)
+        self._running = [0] * len(self._limits)
+        self._met: dict[tuple[str, str], tuple[int, ...]] = {}
+
+    def count(self, leases: Iterable[Lease]) -> None:
+        """Count what runs; a lease whose job has ended counts no more."""
+        self._running = [0] * len(self._limits)
+        self._met.clear()
+        for lease in leases if self._limits else ():
+            if lease.state is not LeaseState.DRAINING:
+                self.add(lease.request)
+
+    def add(self, request: Request) -> None:
+        """Count a job that starts."""
+        for number in self._about(request) if self._limits else ():
+            self._running[number] += 1
+
+    def reached(self, request: Request) -> str:
+        """Say which limit a request would exceed, with numbers; "" if none."""
+        if not self._limits:
+            return ""
+        for number in self._about(request):
+            limit, running = self._limits[number], self._running[number]
+            if running >= limit.most:
+                what = "label" if limit.label else "type"
+                return f"{running} jobs of {what} {limit.pattern} run, at most {limit.most} may at once"
+        return ""
+
+    def _about(self, request: Request) -> tuple[int, ...]:
+        key = (request.type, request.label)
+        met = self._met.get(key)
+        if met is None:
+            met = tuple(n for n, limit in enumerate(self._limits) if limit.meets(request))
+            self._met[key] = met
+        return met
