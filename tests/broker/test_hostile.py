@@ -38,9 +38,15 @@ BAD = {
     "empty-frame": struct.pack(">I", 0),
     "wrong-magic": encode({**HELLO, "magic": "SSH"}),
     "no-hello": encode({"op": "status", "id": 1}),
+    "session-too-long": encode({**HELLO, "session": "x" * 1_048_400}),
+    "session-no-text": encode({**HELLO, "session": 5}),
     "version-0": encode({**HELLO, "version": 0}),
     "version-text": encode({**HELLO, "version": "1"}),
 }
+HELLOS = {
+    "wrong-magic", "no-hello", "version-0", "version-text", "session-too-long", "session-no-text",
+}  # fmt: skip
+"""What is well formed, and no hello that is accepted."""
 
 
 def raw(env: BrokerEnv) -> socket.socket:
@@ -83,7 +89,7 @@ def test_what_is_not_our_protocol_ends_that_connection(new_env: NewEnv, name: st
         assert until_end(sock) == b""
     with raw(env) as sock:
         assert hello(sock)["version"] == 1
-        if BAD[name][4:] and name not in {"wrong-magic", "no-hello", "version-0", "version-text"}:
+        if BAD[name][4:] and name not in HELLOS:
             sock.sendall(BAD[name])
             until_end(sock)
     talker.release(grant)
@@ -173,6 +179,19 @@ def test_adopting_nonsense_adopts_nothing(new_env: NewEnv):
     talker = env.talker()
     answer = talker.call("adopt", leases=[None, 5, ["a"], {"b": 1}, "x-1"])
     assert answer["leases"] == []
+
+
+def test_a_nested_job_that_is_adopted_twice_is_held_once(new_env: NewEnv):
+    """Its end is told once, and the lease around it must end then, too."""
+    env = new_env()
+    talker = env.talker()
+    lease = talker.acquire("t", gpus=0)["lease"]
+    inner = [{"id": 7, "lease": lease, "memory_mib": 0}]
+    for _ in range(2):
+        assert talker.call("adopt", leases=[lease], nested=inner)["leases"] == [lease]
+    talker.tell("leave", id=7)
+    talker.call("release", lease=lease, exit_code=0)
+    assert talker.status()["leases"] == []
 
 
 def test_bytes_that_are_not_utf8_travel_unharmed(new_env: NewEnv):

@@ -48,6 +48,7 @@ PAGE_BYTES = MAX_FRAME * 3 // 4
 MAX_UNREAD = 8 << 20
 """Bytes that wait for a client that does not read before it is dropped."""
 
+_LONGEST_SESSION = 256
 _PEERCRED = struct.Struct("3i")
 log = logging.getLogger("grn.broker")
 
@@ -189,7 +190,10 @@ class Connection(asyncio.BufferedProtocol):
     def _hello(self, message: dict[str, Any]) -> None:
         version = check_hello(message)
         session = message.get("session", "")
-        self._session = session if isinstance(session, str) else ""
+        if not isinstance(session, str) or len(session) > _LONGEST_SESSION:
+            # It goes into each record of the journal, whose length is bounded.
+            raise ProtocolError(f"session: a text of at most {_LONGEST_SESSION} characters")
+        self._session = session
         self._greeted = True
         if self._hello_timer is not None:
             self._hello_timer.cancel()
@@ -313,6 +317,8 @@ class Connection(asyncio.BufferedProtocol):
             if type(request_id) is not int:
                 raise UsageError("nested: each job needs the id of its request")
             lease = self._core.machine.leases.get(text(job, "lease"))
+            if request_id in self.nested or request_id in self.tickets:
+                continue  # told before: a second hold under one id would never be given back
             if lease is not None and self._belongs_to(lease):
                 mib = number(job, "memory_mib") or 0
                 self._core.reenter(self, request_id, lease.id, mib)
