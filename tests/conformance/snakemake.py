@@ -1,6 +1,6 @@
 """Snakemake's own test-suite, under `--executor grn`, beside the same under its local executor.
 
-    python -m tests.conformance.snakemake --source PATH [--workers N] [--only EXPRESSION] [--markdown FILE]
+    python -m tests.conformance.snakemake --source PATH [--workers N] [--only EXPRESSION] [--every N]
 
 PATH is what the tests are read from: a checkout of snakemake/snakemake, its git directory (then those of the
 installed release, or of the last commit), or an unpacked source distribution. They are written to a
@@ -28,6 +28,7 @@ from tests.env import BrokerEnv
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any
 
 __all__ = ["main"]
 
@@ -78,7 +79,14 @@ def _select(only: str) -> str:
 
 
 def _run(
-    folder: str, env: BrokerEnv, tests: Iterable[str], *, ours: bool, workers: int, only: str
+    folder: str,
+    env: BrokerEnv,
+    tests: Iterable[str],
+    *,
+    ours: bool,
+    workers: int,
+    only: str,
+    every: int = 1,
 ) -> dict[str, str]:
     """Run tests; return what became of each: `passed`, `failed` or `skipped`."""
     report = os.path.join(env.folder, f"report-{ours}.xml")
@@ -92,6 +100,7 @@ def _run(
         "PATH": f"{os.path.dirname(sys.executable)}:{env.environ['PATH']}",
         "PYTHONPATH": f"{folder}:{env.folder}",
         "GRN_CONFORMANCE": "1" if ours else "",
+        "GRN_CONFORMANCE_EVERY": str(every),
     }
     subprocess.run(words, cwd=folder, env=environ, timeout=_LIMIT_S, check=False)
     return _verdicts(report)
@@ -135,8 +144,9 @@ def _both(
 ) -> tuple[dict[str, str], dict[str, str], list[str]]:
     select = _select(given.only)
     files = [path for path in _FILES if os.path.exists(os.path.join(folder, path))]
-    ours = _run(folder, env, files, ours=True, workers=given.workers, only=select)
-    local = _run(folder, env, files, ours=False, workers=given.workers, only=select)
+    how: dict[str, Any] = {"workers": given.workers, "only": select, "every": given.every}
+    ours = _run(folder, env, files, ours=True, **how)
+    local = _run(folder, env, files, ours=False, **how)
     worse = _differing(local, ours)
     if worse:
         again = _run(folder, env, worse, ours=True, workers=1, only="")
@@ -157,8 +167,10 @@ def _told(origin: str, local: dict[str, str], ours: dict[str, str], worse: Seque
             sum(word == kind for word in found.values()) for kind in ("passed", "failed", "skipped")
         ]
         lines.append(f"| {name} | {counts[0]} | {counts[1]} | {counts[2]} |")
-    said = ", ".join(name.partition("::")[2] for name in worse)
-    lines += ["", f"Passed by local and not by grn: {said or 'none'}."]
+    both = sorted(name for name, word in ours.items() if word == "failed" == local.get(name))
+    for words, names in (("Failed by both", both), ("Passed by local and not by grn", worse)):
+        said = ", ".join(name.partition("::")[2] for name in names)
+        lines += ["", f"{words}: {said or 'none'}."]
     return "\n".join(lines)
 
 
@@ -167,6 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--source", required=True)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default="", help="an expression as pytest's -k takes it")
+    parser.add_argument("--every", type=int, default=1, help="take each Nth of the tests only")
     parser.add_argument("--markdown", help="write the result there as well")
     return parser
 

@@ -2,7 +2,7 @@
 
 Wherever a test leaves the choice to Snakemake, which is its local executor, ours takes its place; and each
 job that wishes for no GPU is made to wish for a little of one, so that all of them negotiate. Nothing is
-changed unless GRN_CONFORMANCE says so.
+changed unless GRN_CONFORMANCE says so. GRN_CONFORMANCE_EVERY leaves each Nth test only, whichever executor runs them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,18 @@ import functools
 import os
 from typing import Any
 
-__all__ = ["pytest_configure"]
+import pytest
+
+__all__ = ["pytest_collection_modifyitems", "pytest_configure"]
+
+
+@pytest.hookimpl(trylast=True)  # when all other choices are made
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave a spread of the tests."""
+    every = int(os.environ.get("GRN_CONFORMANCE_EVERY") or 1)
+    kept = items[::every]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
 
 
 def pytest_configure() -> None:

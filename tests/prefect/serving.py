@@ -1,6 +1,8 @@
 """A Prefect server for tests: a process of its own, with a database of its own.
 
 Promises: nothing of it is shared with the tester's Prefect; it is gone when it was stopped.
+GRN_TEST_PREFECT names a `prefect` command of another environment, whose server it then is: so an older client
+is tested with the newest server.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
 
-from tests.env import ROOT, eventually
+from tests.env import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,9 +79,9 @@ class PrefectServer:
         env = {name: value for name, value in os.environ.items() if not _is_ours(name)}
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "prefect", *words],
+                [*_command(), *words],
                 env={**env, **QUIET, "PREFECT_HOME": self.folder},
-                cwd=ROOT,
+                cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -108,6 +110,11 @@ class PrefectServer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _command() -> list[str]:
+    elsewhere = os.environ.get("GRN_TEST_PREFECT")
+    return [elsewhere] if elsewhere else [sys.executable, "-m", "prefect"]
 
 
 def _free_port() -> int:

@@ -15,6 +15,7 @@ from grn_plugins.snakemake.request import (
     job_type,
     unknown_names,
 )
+from tests.env import eventually
 from tests.snakemake.conftest import job
 
 if TYPE_CHECKING:
@@ -204,6 +205,33 @@ def test_what_is_asked_for_in_vain(new_flow: Callable[..., Flow]) -> None:
     assert "Traceback" not in text
     assert "command exited" not in text, "no command has run"
     assert not any((flow.folder / name).exists() for name in names)
+
+
+def test_a_wish_in_vain_does_not_wait(new_flow: Callable[..., Flow]) -> None:
+    """On a device that is taken, what could be granted later waits; what never can ends by itself."""
+    flow = new_flow(
+        """
+        rule later:
+            output: "later"
+            resources: gpu=1, gpu_mem_mb=8000
+            shell: "touch {output}"
+        rule never:
+            output: "never"
+            resources: gpu=1, gpu_mem_mb=9000
+            shell: "touch {output}"
+        """,
+        "sim:1x8000MiB",
+    )
+    with flow.env.client().acquire("other", memory_mib=8000):
+        later = flow.run("later", "--nolock")
+        eventually(lambda: len(flow.env.status()["waiters"]) == 1)
+        text = flow.run("never", "--nolock").fails()
+        assert later.process.poll() is None, later.text
+        assert len(flow.env.status()["waiters"]) == 1
+    assert "9000 MiB" in text
+    assert "8000 MiB" in text
+    assert not (flow.folder / "never").exists()
+    later.ok()
 
 
 def test_models_shares_and_policies_reach_the_broker(new_flow: Callable[..., Flow]) -> None:
