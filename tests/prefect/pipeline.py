@@ -1,6 +1,7 @@
 """A flow of flows: for each data set three sub-flows of four stages, each stage a command of its own.
 
-Tasks are called, not submitted, as pipelines around a command line often have it; one fails once.
+Tasks are called, not submitted, as pipelines around a command line often have it; one fails once. The last stages of
+both data sets wait for each other, each in its share of the device.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ def stage(data: str, branch: str, size: str, name: str, folder: str) -> None:
     if (data, branch, name) == ("b", "teacher", "evaluate") and not os.path.exists(first):
         with open(first, "w", encoding="ascii"):
             words += ["--exit-code", "1"]
+    if (branch, name) == ("alone", "evaluate"):
+        with open(os.path.join(folder, f"there-{data}"), "w", encoding="ascii"):
+            other = "b" if data == "a" else "a"
+        words += ["--until-file", os.path.join(folder, f"there-{other}")]
     done = subprocess.run([sys.executable, "-m", "grn.testing.job", *words], check=False)
     run = [data, branch, name, size, begun, time.monotonic(), done.returncode]
     with open(os.path.join(folder, "runs"), "a", encoding="ascii") as file:

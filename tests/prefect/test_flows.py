@@ -60,7 +60,7 @@ class Run(NamedTuple):
 def test_nested_flows_that_call_commands(
     new_env: Callable[..., BrokerEnv], server: PrefectServer, tmp_path: Path
 ) -> None:
-    """24 stages and one second try, in order within each sub-flow, each with its own type learnt."""
+    """24 stages and one second try, in order within each sub-flow; small ones share the device."""
     env = new_env("sim:1x16384MiB")
     log = tmp_path / "log"
     process = start(env, server, "pipeline.py", str(tmp_path), log=log)
@@ -75,6 +75,10 @@ def test_nested_flows_that_call_commands(
             names = [run.name for run in mine]
             assert list(dict.fromkeys(names)) == stages
             assert all(one.ended <= other.begun for one, other in pairwise(mine))
+    small = [run for run in runs if run.size == "small"]
+    assert any(
+        one.begun < other.begun < one.ended for one in small for other in small if one != other
+    ), "small stages never shared the device"
     profiles = {each["type"]: each["peak_mib"] for each in env.client().profiles()}
     assert profiles == {"large": 8000, "small": 2000}
     check_idle(env)

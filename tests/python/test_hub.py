@@ -266,7 +266,7 @@ def test_tasks_wait_without_a_thread_each(here: Here) -> None:
         before = threading.active_count()
         tasks = [asyncio.create_task(one()) for _ in range(100)]
         await asyncio.to_thread(eventually, lambda: waiters(env) == 100)
-        assert threading.active_count() < before + 10  # the one that looks, and no hundred
+        assert threading.active_count() <= before + 1  # the one that looks
         await hubasync.release(held, {"exit_code": 0})
         await asyncio.gather(*tasks)
 
