@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grn.rules.backfill import ENOUGH_RUNS, room_at
+from grn.rules.foresight import answered_at_once
+from grn.rules.model import Owner, Request
 from tests.rules.acting import MODEL, Job, Stage
 
 
@@ -68,6 +70,14 @@ def test_time_that_has_passed_counts() -> None:
     assert early[0].granted_s == 70
     assert head.granted_s == 100
     assert late[0].granted_s == 105
+
+
+@pytest.mark.parametrize(("now", "at_once"), [(70, True), (71, False)])
+def test_what_is_foreseen_is_of_that_moment(now: float, *, at_once: bool) -> None:
+    """Not of the last decision: nothing may have happened since."""
+    stage, _ = behind_a_head(there_s=(100, 100, 100), short_s=(30, 30, 30))
+    short = Request(-1, "short", Owner(1, 1))
+    assert answered_at_once(stage.machine, [short], now) == [at_once]
 
 
 def test_an_unmeasured_job_that_runs_may_end_at_any_moment() -> None:

@@ -107,11 +107,11 @@ def test_a_limit_holds_back_its_own_kind_only() -> None:
     other = stage.ask("eval.py", memory_mib=100, runs_s=1, label="night 1")
     late = stage.ask("eval.py", memory_mib=100, runs_s=1, label="night 2")
     assert (first.runs, second.runs, other.runs) == (True, True, True)
-    assert stage.reason(third) == "2 jobs of type train* run, at most 2 may at once"
-    assert stage.reason(late) == "1 jobs of label night* run, at most 1 may at once"
+    assert stage.reason(third) == "2 of at most 2 jobs of type train* run already"
+    assert stage.reason(late) == "1 of at most 1 jobs of label night* run already"
     assert stage.ask("eval.py", memory_mib=100).runs
     wishes = [Request(-n, "train.py", ALICE, memory_mib=100) for n in (1, 2)]
-    assert answered_at_once(stage.machine, wishes) == [False, False]
+    assert answered_at_once(stage.machine, wishes, stage.now) == [False, False]
     stage.run_all()
     assert third.granted_s == first.ended_s == 5
     assert late.granted_s == other.ended_s == 1

@@ -17,7 +17,7 @@ def foreseen(stage: Stage, *requests: Request) -> list[bool]:
     before = [
         (book.free_mib, dict(book.bookings), book.alone) for book in stage.machine.ledger.books
     ]
-    told = answered_at_once(stage.machine, requests)
+    told = answered_at_once(stage.machine, requests, stage.now)
     stage.machine.check_invariants()
     after = [
         (book.free_mib, dict(book.bookings), book.alone) for book in stage.machine.ledger.books

@@ -383,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
         self._core.sampler.when_fresh(lambda: self._tell_foreseen(message, requests))
 
     def _tell_foreseen(self, message: dict[str, Any], requests: list[Request]) -> None:
-        at_once = answered_at_once(self._core.machine, requests)
+        at_once = answered_at_once(self._core.machine, requests, self._core.now())
         self.reply({"op": "foreseen", "id": message.get("id"), "at_once": at_once})
 
     def _stop(self, message: dict[str, Any]) -> None:

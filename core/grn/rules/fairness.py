@@ -150,7 +150,9 @@ class Limits:
             limit, running = self._limits[number], self._running[number]
             if running >= limit.most:
                 what = "label" if limit.label else "type"
-                return f"{running} jobs of {what} {limit.pattern} run, at most {limit.most} may at once"
+                return (
+                    f"{running} of at most {limit.most} jobs of {what} {limit.pattern} run already"
+                )
         return ""
 
     def _about(self, request: Request) -> tuple[int, ...]:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["answered_at_once"]
 
 
-def answered_at_once(machine: Machine, requests: Sequence[Request]) -> list[bool]:
+def answered_at_once(machine: Machine, requests: Sequence[Request], now: float) -> list[bool]:
     """Tell for each request whether it would be granted or refused at once, not made to wait."""
+    machine.placer.now = now  # who is over before whom depends on it
     tickets = set(_answered(machine, requests))
     return [request.ticket in tickets for request in requests]
 
