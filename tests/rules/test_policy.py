@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import NamedTuple, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grn.rules.model import Policy
-from grn.rules.policy import choose
+from grn.rules.policy import BUILT_IN, Room
+from grn.rules.policy import choose as choose_by
+
+
+class Fitting(NamedTuple):
+    """A device with room, as far as the two policies look at it."""
+
+    position: int
+    free_mib: int
+
+
+def choose(fitting: list[tuple[int, int]], count: int, policy: Policy) -> list[int] | None:
+    """Choose by one of the built-in policies."""
+    rooms = cast("list[Room]", [Fitting(*pair) for pair in fitting])
+    return choose_by(rooms, count, BUILT_IN[policy])
+
 
 FITTING = st.lists(st.integers(0, 20), max_size=6).map(lambda frees: list(enumerate(frees)))
 

@@ -287,6 +287,7 @@ class Whose:
             accounted=self._accounted(reading, leases),
             xids=reading.xids,
             health=reading.health,
+            utilisation=reading.utilisation,
         )
 
     def _accounted(self, reading: DeviceReading, leases: Mapping[str, Lease]) -> dict[str, int]:

@@ -55,6 +55,8 @@ class DeviceInfo:
     shares_ram: bool = False
     """Its memory is the host's RAM (GB10, Jetson): one pool with what jobs book of RAM."""
     bus_id: str | None = None
+    links: tuple[tuple[str, int], ...] = ()
+    """(UUID, distance) of other devices: 0 over NVLink, else NVML's level of what they share."""
     capabilities: tuple[tuple[str, str], ...] = ()
     """What the driver could be asked at start, as (query, answer): `("memory", "v2")`,
     `("process memory", "not supported: …")`. For people; nothing decides by it."""
@@ -104,6 +106,8 @@ class DeviceReading:
     """Error events since the last reading, oldest first."""
     health: HealthReading | None = None
     """`None`: not asked this time."""
+    utilisation: int | None = None
+    """Percent of the last moment in which any kernel ran there; `None`: the driver does not say."""
 
 
 class Backend(Protocol):

@@ -38,5 +38,6 @@ def rule_device(
         shares_ram=info.shares_ram,
         parent=info.parent,
         bus_id=info.bus_id,
+        links=info.links,
         capabilities=info.capabilities,
     )

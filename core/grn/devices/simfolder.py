@@ -82,6 +82,7 @@ class SimDevice:
         "state",
         "total_mib",
         "used_mib",
+        "utilisation",
         "uuid",
     )
 
@@ -96,6 +97,7 @@ class SimDevice:
         self.reserve_mib = size_mib(own.get("reserved", "0")) or 0
         self.base_mib = size_mib(own.get("base", "0")) or 0
         self.used_mib = size_mib(own["used"]) if "used" in own else None
+        self.utilisation = int(card["util"]) if "util" in card else None
         self.mode = card.get("mode", "0")
         self.speed = float(card.get("speed", "0"))
         self.state = own.get("state", card.get("state", "ok"))
@@ -116,18 +118,29 @@ class SimDevice:
 
 
 class Holding:
-    """What one process holds on one device. `live=False`: it stays until its file is removed."""
+    """What one process holds on one device. `live=False`: it stays until its file is removed.
 
-    __slots__ = ("index", "live", "mib", "pid", "slice", "start")
+    `busy`: the percent of the time in which it keeps the device busy; `None`: it does not say.
+    """
+
+    __slots__ = ("busy", "index", "live", "mib", "pid", "slice", "start")
 
     def __init__(
-        self, key: tuple[int, int], pid: int, mib: int | None, start: int | None, *, live: bool
+        self,
+        key: tuple[int, int],
+        pid: int,
+        mib: int | None,
+        start: int | None,
+        *,
+        live: bool,
+        busy: int | None = None,
     ) -> None:
         self.index, self.slice = key
         self.pid = pid
         self.mib = mib
         self.start = start
         self.live = live
+        self.busy = busy
 
     @property
     def key(self) -> tuple[int, int]:
@@ -144,6 +157,8 @@ class Holding:
             keys |= {"live": 1}
         if self.start is not None:
             keys |= {"start": self.start}
+        if self.busy is not None:
+            keys |= {"sm": self.busy}
         return render("proc", keys)
 
 
@@ -186,7 +201,8 @@ def holdings_in(text: str) -> list[Holding]:
         pid = int(keys["pid"])
         start = int(keys["start"]) if "start" in keys else None
         live = pid > 0 and keys.get("live") == "1"
-        found.append(Holding(key, pid, size_mib(keys["mem"]), start, live=live))
+        busy = int(keys["sm"]) if "sm" in keys else None
+        found.append(Holding(key, pid, size_mib(keys["mem"]), start, live=live, busy=busy))
     return found
 
 

@@ -74,6 +74,8 @@ class SimulatedBackend:
         self._keys: tuple[Key, ...] = tuple(device.key for device in found)
         self._cards: dict[int, tuple[Stamp, dict[Key, SimDevice] | str]] = {}
         self._holdings: dict[str, tuple[Stamp, list[Holding]]] = {}
+        self._busy: dict[Key, int] = {}
+        """Percent that processes say they keep a device busy, of those that say so."""
         self._seen: tuple[int, int] | None = None
         self._rss = RssMeter()
         self.numbers_differ = ""
@@ -95,7 +97,7 @@ class SimulatedBackend:
             reason = f"{exc.filename} was removed"
             return tuple(DeviceReading(info.uuid, "lost", reason) for info in self.devices)
         return tuple(
-            _reading(info.uuid, cards[key[0]], key, uses.get(key, ()))
+            _reading(info.uuid, cards[key[0]], key, uses.get(key, ()), self._busy.get(key))
             for info, key in zip(self.devices, self._keys, strict=True)
         )
 
@@ -204,6 +206,7 @@ class SimulatedBackend:
     def _recorded(self) -> dict[Key, list[ProcessUse]]:
         """What each live process holds, by the records."""
         uses: dict[Key, list[ProcessUse]] = {}
+        self._busy = {}
         seen: dict[str, tuple[Stamp, list[Holding]]] = {}
         with os.scandir(self._procs) as entries:
             for entry in entries:
@@ -237,6 +240,8 @@ class SimulatedBackend:
         for holding in held:
             if simfolder.is_current(holding):
                 uses.setdefault(holding.key, []).append(ProcessUse(holding.pid, holding.mib))
+                if holding.busy is not None:
+                    self._busy[holding.key] = self._busy.get(holding.key, 0) + holding.busy
             elif holding.start is not None:
                 # Named after pid and start time: no later process can have a file of this name.
                 simfolder.discard(os.path.join(self._procs, name))
@@ -302,7 +307,11 @@ def _info(device: SimDevice) -> DeviceInfo:
 
 
 def _reading(
-    uuid: str, card: dict[Key, SimDevice] | str, key: Key, uses: Sequence[ProcessUse]
+    uuid: str,
+    card: dict[Key, SimDevice] | str,
+    key: Key,
+    uses: Sequence[ProcessUse],
+    busy: int | None,
 ) -> DeviceReading:
     if isinstance(card, str):
         return DeviceReading(uuid, "lost", card)
@@ -317,7 +326,16 @@ def _reading(
     if used is None and device.shows_used:
         used = device.base_mib + sum(use.mib or 0 for use in uses)
     processes = tuple(uses) if device.shows_processes else None
-    return DeviceReading(uuid, "ok", "", used if device.shows_used else None, processes)
+    if device.utilisation is not None:
+        busy = device.utilisation
+    return DeviceReading(
+        uuid,
+        "ok",
+        "",
+        used if device.shows_used else None,
+        processes,
+        utilisation=None if busy is None else min(busy, 100),
+    )
 
 
 def _file_stamp(stat: os.stat_result) -> Stamp:

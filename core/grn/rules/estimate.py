@@ -69,6 +69,8 @@ class Profile:
     """When measured runs ended, in seconds since 1970."""
     quantiles_mib: list[int] = field(default_factory=list)
     """Of the last run whose memory was followed: the most it held during 0, 10 ... 100 % of it."""
+    busy_percent: list[int] = field(default_factory=list)
+    """How busy the last runs kept a device, where a driver told while they were alone there."""
     preallocated: bool = False
     """The last measured run took most of its device at once and kept it."""
     unmeasured: int = 0
@@ -171,6 +173,10 @@ class Profile:
         self.raised_age += not censored
         if peak_mib >= self.raised_mib or self.raised_age >= WINDOW:
             self.raised_mib = self.raised_age = 0
+
+    def kept_busy(self, percent: int) -> None:
+        """Note how busy a run that ended well kept its devices."""
+        self.busy_percent = [*self.busy_percent, percent][-WINDOW:]
 
     def failed(self, outcome: str, ran_s: float, *, oom_at_mib: int | None = None) -> None:
         """Learn from a run that failed: nothing about its need, unless it died of memory.

@@ -165,6 +165,8 @@ class Reading:
     """Lease -> MiB: the largest use that the driver recorded of its processes."""
     xids: tuple[int, ...] = ()
     health: HealthFigures | None = None
+    utilisation: int | None = None
+    """Percent of the last moment in which any kernel ran there."""
 
 
 @dataclass(frozen=True, slots=True)

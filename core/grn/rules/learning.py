@@ -11,6 +11,7 @@ from grn.errors import UsageError
 from grn.rules import events as ev
 from grn.rules.curve import has_cycles, is_large, is_preallocation, quantiles, remember
 from grn.rules.estimate import FAILURES_SAID, bumped
+from grn.rules.interference import learnt_busy
 from grn.rules.model import LeaseState
 from grn.rules.outcome import MORE, NOTHING, classify, crowded_out, remedy
 from grn.rules.peaks import peak_of
@@ -164,6 +165,9 @@ class Learning:
             peak = peak_of(lease)
             mib, source = (peak.mib, peak.source) if peak is not None else (None, "")
             profile.succeeded(mib, ran_s, source, at=at, censored=said_oom)
+            busy = learnt_busy(lease)
+            if busy is not None:
+                profile.kept_busy(busy)
             return self._succeeded(lease, profile, peak, now)
         if outcome in ("cancelled", "lost"):
             profile.cancelled(ran_s)

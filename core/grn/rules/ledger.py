@@ -96,6 +96,8 @@ class Book:
     bookings: dict[str, Booking] = field(default_factory=dict)
     alone: str | None = None
     """The lease that must not share this device: a probe or a whole-device lease."""
+    utilisation: int | None = None
+    """Percent of the last moment in which it was busy; `None`: its driver does not say."""
     ram: Pool | None = None
     """The host's RAM, if the device's memory is part of it."""
 

@@ -31,6 +31,7 @@ from grn.rules.nested import Hold, NestedBook
 from grn.rules.outcome import OK
 from grn.rules.peaks import peak_of
 from grn.rules.placing import Placement, Placer, Waits
+from grn.rules.policy import BUILT_IN
 from grn.rules.promises import check_machine
 from grn.rules.records import end_record, grant_record, main_record
 from grn.rules.seeing import sampled, trusted
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from grn.rules.cores import Core
     from grn.rules.health import DeviceHealth
     from grn.rules.model import Device, Request
+    from grn.rules.policy import Room
     from grn.rules.profiles import ProfileBook
 
 __all__ = ["Machine"]
@@ -63,6 +65,7 @@ class Machine:
         note: why there are no devices, or fewer than a mask names; said to whoever asks for one.
         core_map: the cores to which leases can be bound, if they ask for it.
         line, limits: in which order requests wait, and how many of a kind may run at once.
+        policies: by name; a request of any other name must not get here.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Machine:
         core_map: Sequence[Core] = (),
         line: WaitingLine | None = None,
         limits: Limits | None = None,
+        policies: Mapping[str, Callable[[Room], float]] = BUILT_IN,
     ) -> None:
         self.ledger = Ledger(devices, cpus=cpus, ram_mib=ram_mib)
         self.leases: dict[str, Lease] = {}
@@ -88,7 +92,7 @@ class Machine:
         self.nested = NestedBook()
         self.draining: set[str] = set()
         self.profiles = profiles
-        self.placer = Placer(self.ledger, profiles, self.leases, note=note)
+        self.placer = Placer(self.ledger, profiles, self.leases, note=note, policies=policies)
         self.learning = Learning(self.ledger, profiles, provisional_after_s)
         self.health: dict[str, DeviceHealth] = {}
         """By UUID, of devices of whose health anything was ever said."""

@@ -61,6 +61,8 @@ class Device:
     parent: str | None = None
     """Of a MIG slice: the card's UUID."""
     bus_id: str | None = None
+    links: tuple[tuple[str, int], ...] = ()
+    """(UUID, distance) of other devices, where the driver tells; see `topology`."""
     capabilities: tuple[tuple[str, str], ...] = ()
     """What its driver could be asked, as (query, answer): for people, nothing decides by it."""
     capacity_mib: int = field(init=False)
@@ -102,7 +104,7 @@ class Request:
     gpus: int | None = 1
     memory_mib: int | None = None
     whole: bool = False
-    policy: Policy = Policy.SPREAD
+    policy: str = Policy.SPREAD
     cpus: int | None = None
     ram_mib: int | None = None
     priority: int = 0
@@ -179,6 +181,9 @@ class Lease:
     by_delta: bool = False
     """What it holds is taken from the rise of its device's total, since it is alone there."""
     unread_since: float | None = None
+    busy_looks: int = 0
+    busy_percent: int = 0
+    """While it was alone on its devices: how often their use was told, and the sum of it."""
     had_gap: bool = False
     """A device of it could not be read for a while as it ran: what it reached then is unknown."""
     reported_mib: int = 0

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING
 
 from grn.rules.backfill import earliest_end, latest_end, room_at
 from grn.rules.estimate import ALONE_AFTER_OOMS, OTHER_MODEL_FACTOR
+from grn.rules.interference import undisturbed
 from grn.rules.ledger import WHOLE_COMPUTE
 from grn.rules.model import DeviceState, LeaseState
-from grn.rules.policy import choose
-from grn.rules.units import format_mib
+from grn.rules.policy import BUILT_IN, choose
+from grn.rules.refusing import DEVICES_NAMED, Refusals, devices_text
+from grn.rules.topology import distances
 from grn.rules.waiting import Reservation, would_delay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from grn.rules.ledger import Book, Ledger
     from grn.rules.model import Lease, Request
+    from grn.rules.policy import Room
     from grn.rules.profiles import ProfileBook
 
 __all__ = ["Need", "Placement", "Placer", "Waits"]
 
 _LEAST_ROOM_FOR_ALONE = 2
 """A probe or whole-device lease wants a device of which others hold at most one half."""
-
-
-_DEVICES_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,10 @@ class Placer:
         leases: Mapping[str, Lease],
         *,
         note: str = "",
+        policies: Mapping[str, Callable[[Room], float]] = BUILT_IN,
     ) -> None:
+        self._policies = policies
+        self._refusals = Refusals(ledger)
         self._ledger = ledger
         self._profiles = profiles
         self._leases = leases
@@ -86,83 +89,12 @@ class Placer:
 
     def renew(self, note: str) -> None:
         """Take in which devices there are; `note` says why none, or fewer than a mask names."""
-        books = self._ledger.books
-        self._note = f" ({note})" if note else ""
-        self._has_slices = any(book.device.parent is not None for book in books)
-        self._shares_ram = any(book.ram is not None for book in books)
-        self._smallest_mib = min((book.device.capacity_mib for book in books), default=0)
-
-    # -- what can never be met ------------------------------------------------------------------
+        self._refusals.renew(note)
+        self._distances = distances(book.device for book in self._ledger.books)
 
     def impossible(self, request: Request) -> str | None:
         """Say why this machine can never meet the request, with numbers; `None` if it can."""
-        if not self._ledger.cpus.possible(request.cpus):
-            total = self._ledger.cpus.total
-            return f"{request.cpus} CPUs asked, this machine offers {total}"
-        if not self._ledger.ram.possible(request.ram_mib):
-            total = self._ledger.ram.total or 0
-            return f"{request.ram_mib} MiB of RAM asked, this machine offers {total} MiB"
-        if not request.gpus:
-            return None
-        return self._impossible_devices(request, request.gpus)
-
-    def _impossible_devices(self, request: Request, count: int) -> str | None:
-        books = self._ledger.books
-        if not books:
-            return f"{_devices(count)} asked, this broker manages none{self._note}"
-        wish = request.memory_mib
-        if (
-            request.allowed is None
-            and count <= len(books)
-            and (wish or 0) <= self._smallest_mib
-            and not self._shares_ram
-            and (count == 1 or not self._has_slices)
-        ):
-            return None  # as nearly always
-        allowed = [book for book in books if self._allowed(book, request)]
-        return self._too_few(allowed, count) or self._too_small(allowed, count, request)
-
-    def _too_few(self, allowed: list[Book], count: int) -> str | None:
-        asked, managed = _devices(count), len(self._ledger.books)
-        if len(allowed) < count and len(allowed) < managed:
-            return (
-                f"{asked} asked, the caller's CUDA_VISIBLE_DEVICES leaves {len(allowed)} of"
-                f" {managed} that this broker manages ({_numbers(self._ledger.books)}; one that is"
-                f" started by hand keeps to what is visible there){self._note}"
-            )
-        if len(allowed) < count:
-            return f"{asked} asked, this broker manages {managed}{self._note}"
-        whole = sum(1 for book in allowed if book.device.parent is None)
-        if count > 1 and whole < count:
-            return (
-                f"{asked} asked: a process sees one MIG slice only, so slices do not add up, and"
-                f" beside {len(allowed) - whole} of them there are {whole} whole devices"
-            )
-        return None
-
-    def _too_small(self, allowed: list[Book], count: int, request: Request) -> str | None:
-        wish = request.memory_mib
-        if wish is None:
-            return None
-        if count > 1:
-            allowed = [book for book in allowed if book.device.parent is None]
-        largest = max(book.device.capacity_mib for book in allowed)
-        if wish > largest:
-            return (
-                f"{wish} MiB ({format_mib(wish)}) per device asked, the largest device offers"
-                f" {largest} MiB ({format_mib(largest)})"
-            )
-        large = sum(1 for book in allowed if book.device.capacity_mib >= wish)
-        if large < count:
-            return f"{_devices(count)} with {wish} MiB each asked, {large} of that size exist"
-        total = self._ledger.ram.total
-        both = wish * count + (request.ram_mib or 0)
-        if total is not None and both > total and all(book.ram is not None for book in allowed):
-            return (
-                f"{both} MiB asked of memory that device and host share, this machine offers"
-                f" {total} MiB"
-            )
-        return None
+        return self._refusals.impossible(request)
 
     # -- what it needs --------------------------------------------------------------------------
 
@@ -208,12 +140,15 @@ class Placer:
             if need.wait:
                 return Waits(need.wait, for_room=False)
         fitting = [
-            (book.position, book.free_mib)
+            book
             for book, need in pairs
             if self._fits(book, need, head, request.type)
             and (book.ram is None or self._ram_suffices(book, need, request))
         ]
-        chosen = choose(fitting, request.gpus, request.policy)
+        if len(fitting) > request.gpus:
+            fitting = undisturbed(fitting, request, self._profiles, self._leases)
+        policy = self._policies[request.policy]
+        chosen = choose(fitting, request.gpus, policy, self._distances)
         if chosen is None:
             return Waits(self._why(request, pairs, head))
         return self._placement([pair for pair in pairs if pair[0].position in chosen], request)
@@ -418,17 +353,17 @@ class Placer:
         count = request.gpus or 0
         need = pairs[0][1]
         if need.probe:
-            what = f"{_devices(count)} alone (first run of this type)"
+            what = f"{devices_text(count)} alone (first run of this type)"
         elif need.alone:
-            what = f"{_devices(count)} alone"
+            what = f"{devices_text(count)} alone"
         else:
-            what = f"{max(need.mib or 0 for _, need in pairs)} MiB on {_devices(count)}"
+            what = f"{max(need.mib or 0 for _, need in pairs)} MiB on {devices_text(count)}"
         if need.compute:
             what += f" with {need.compute} % of the multiprocessors"
         parts = [self._why_not(book, need, head) for book, need in pairs]
-        rest = len(parts) - _DEVICES_NAMED
+        rest = len(parts) - DEVICES_NAMED
         more = f"; and {rest} more" if rest > 0 else ""
-        return f"{what} wanted; {'; '.join(parts[:_DEVICES_NAMED])}{more}"
+        return f"{what} wanted; {'; '.join(parts[:DEVICES_NAMED])}{more}"
 
     def _why_not(self, book: Book, need: Need, head: Reservation | None) -> str:
         name = f"device {book.device.index}"
@@ -481,14 +416,3 @@ def _large_enough(pairs: list[_Pair], count: int) -> list[_Pair]:
     sizes = sorted((book.device.capacity_mib for book, _ in pairs), reverse=True)
     most = sizes[count - 1]
     return [pair for pair in pairs if pair[0].device.capacity_mib >= min(pair[1].mib or 0, most)]
-
-
-def _numbers(books: Iterable[Book]) -> str:
-    numbers = list(dict.fromkeys(book.device.index for book in books))
-    said = ", ".join(map(str, numbers[:_DEVICES_NAMED]))
-    more = ", …" if len(numbers) > _DEVICES_NAMED else ""
-    return f"device{'s' if len(numbers) > 1 else ''} {said}{more}"
-
-
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"

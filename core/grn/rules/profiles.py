@@ -129,6 +129,15 @@ class ProfileBook:
         profile = self.find(job_type, model)
         return max(profile.peaks) if profile is not None and profile.window else None
 
+    def busy_percent(self, job_type: str) -> int | None:
+        """Return how busy runs of the type keep a device, on whichever model; `None`: not known."""
+        known = [
+            sum(profile.busy_percent) / len(profile.busy_percent)
+            for profile in self._of_type(job_type).values()
+            if profile.busy_percent
+        ]
+        return round(max(known)) if known else None
+
     def ooms(self, job_type: str, model: str) -> int:
         """Return how often in a row the type died of memory on this model."""
         profile = self.find(job_type, model)

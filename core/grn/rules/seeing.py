@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from grn.rules import events as ev
 from grn.rules.health import DeviceHealth, job_fault_xids
+from grn.rules.interference import noted
 from grn.rules.model import DeviceState, LeaseState
 from grn.rules.records import health_record, main_record
 
@@ -50,6 +51,7 @@ def sampled(machine: Machine, event: ev.Sampled) -> list[ev.Effect]:
             lease.had_gap |= event.now - lease.unread_since > _GAP_S
             lease.unread_since = None
         _sum_up(machine, lease)
+        noted(lease, machine.ledger)
         was = lease.state
         effects += machine.learning.sampled(lease, event.now)
         if lease.state is not was:  # no longer alone: a successor must not restore it so
@@ -65,6 +67,7 @@ def _take(machine: Machine, reading: ev.Reading, now: float) -> list[ev.Effect]:
         return []
     before = (book.state, book.free_mib, book.usage_known)
     effects = _take_health(machine, book, reading, now)
+    book.utilisation = reading.utilisation if reading.state is DeviceState.OK else None
     if reading.state is DeviceState.OK:
         book.usage_known = reading.used_mib is not None
         book.strangers = reading.strangers

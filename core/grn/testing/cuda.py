@@ -56,7 +56,8 @@ def visible_devices(devices: list[SimDevice], environ: Mapping[str, str]) -> lis
 class SimulatedCuda:
     """The devices that one process sees, and what it holds on them."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], *, busy: int | None = None) -> None:
+        self._busy = busy
         self._directory = environ.get("GRN_SIM_DIR", "")
         if not self._directory:
             raise CudaError(
@@ -165,7 +166,9 @@ class SimulatedCuda:
 
     def _write(self) -> None:
         lines = [
-            Holding(self.devices[ordinal].key, self._pid, mib, self._start, live=True).record()
+            Holding(
+                self.devices[ordinal].key, self._pid, mib, self._start, live=True, busy=self._busy
+            ).record()
             for ordinal, mib in self._held.items()
         ]
         if self._accounts:

@@ -63,7 +63,7 @@ class Job:
         time.sleep(options.start_delay)
         self.zero_s = time.monotonic()
         if options.print_devices or options.steps or options.child_memory:
-            self.cuda = SimulatedCuda(os.environ)
+            self.cuda = SimulatedCuda(os.environ, busy=options.busy)
         if options.print_devices and self.cuda is not None:
             _print_devices(self.cuda)
         ready = self.fork_workers()

@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--start-delay", type=seconds, default=0.0, metavar="S", help="touch no device before")
     add("--device", type=_checked(_ordinals), default=[0], metavar="K", help="cuda:K; 0,1 or all")
     add("--preallocate", type=_checked(_fraction), default=0.0, metavar="FRACTION")
+    add("--busy", type=_checked(_percent), metavar="PERCENT", help="keep a device so busy")
     add("--children", type=int, default=0, metavar="N", help="forked worker processes")
     add("--child-memory", type=size, default=0, metavar="SIZE", help="held by each of them")
     add("--detached-child", type=seconds, metavar="S", help="leave a sleeping daemon behind")
@@ -125,6 +126,12 @@ def _fraction(text: str) -> float:
     if number > 1:
         raise UsageError(f"{text!r} is not a fraction of the device; for example 0.75")
     return number
+
+
+def _percent(text: str) -> int:
+    if not text.isdecimal() or int(text) > 100:  # noqa: PLR2004 - percent
+        raise UsageError(f"{text!r} is not a percentage; for example 90")
+    return int(text)
 
 
 def _ordinals(text: str) -> list[int] | None:

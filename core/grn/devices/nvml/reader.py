@@ -8,6 +8,7 @@ from grn.devices.nvml.events import Events
 from grn.devices.nvml.health import health_of
 from grn.devices.nvml.memory import DeviceMemory
 from grn.devices.nvml.processes import ProcessLists
+from grn.devices.nvml.utilisation import Utilisation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ class DeviceReader:
         self.memory = DeviceMemory(binding, handle, is_slice=instance is not None)
         self.processes = ProcessLists(binding, handle, self.memory.total)
         self.accounting = Accounting(binding, handle)
+        self.utilisation = Utilisation(binding, handle)
 
     def read(self) -> list[Any]:
-        """Return state, reason, MiB used, [pid, MiB, ...], servers, accounted, Xids.
+        """Return state, reason, MiB used, [pid, MiB, ...], servers, accounted, utilisation, Xids.
 
         Raises:
             NVMLError: the card or the driver is gone.
@@ -44,7 +46,16 @@ class DeviceReader:
         except self._binding.NVMLError as error:
             if self.instance is None or not (is_lost(error.value) or error.value in _SLICE_GONE):
                 raise
-            return ["lost", "the driver does not know this slice any more", None, None, [], [], []]
+            return [
+                "lost",
+                "the driver does not know this slice any more",
+                None,
+                None,
+                [],
+                [],
+                None,
+                [],
+            ]
         uses = self.processes.read()
         if uses is None:
             reason, flat, servers = self.processes.why_not, None, []
@@ -54,7 +65,8 @@ class DeviceReader:
         accounted = [
             number for pid, most in self.accounting.read(uses or ()) for number in (pid, _mib(most))
         ]
-        return ["ok", reason, _mib(used), flat, servers, accounted, []]
+        busy = self.utilisation.read()
+        return ["ok", reason, _mib(used), flat, servers, accounted, busy, []]
 
 
 class CardReader:

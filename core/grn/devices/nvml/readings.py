@@ -22,7 +22,7 @@ def readings_from(order: Sequence[str], answer: Mapping[str, Any]) -> dict[str, 
 
 
 def _reading(uuid: str, row: Sequence[Any], health: HealthReading | None) -> DeviceReading:
-    state, reason, used, flat, servers, accounted, xids = row
+    state, reason, used, flat, servers, accounted, utilisation, xids = row
     processes = None
     if flat is not None:
         processes = tuple(
@@ -30,4 +30,6 @@ def _reading(uuid: str, row: Sequence[Any], health: HealthReading | None) -> Dev
             for pid, mib in zip(flat[::2], flat[1::2], strict=True)
         )
     pairs = tuple(zip(accounted[::2], accounted[1::2], strict=True))
-    return DeviceReading(uuid, state, reason, used, processes, pairs, tuple(xids), health)
+    return DeviceReading(
+        uuid, state, reason, used, processes, pairs, tuple(xids), health, utilisation
+    )
