@@ -299,3 +299,47 @@ def test_a_figure_that_we_may_not_read_is_unknown(new_box: NewBox) -> None:
         box.fail("nvmlDeviceGetMemoryInfo", code=NO_PERMISSION)
         reading = cards.ask()[0]
         assert (reading.state, reading.used_mib, reading.processes) == ("ok", None, ())
+
+
+def test_a_card_tells_how_busy_it_is(new_box: NewBox) -> None:
+    """Percent of the last moment, by card; a slice does not tell."""
+    box = new_box("2x24GiB")
+    box.set(1, util=73)
+    with opened(box) as cards:
+        assert [reading.utilisation for reading in cards.ask()] == [0, 73]
+        box.set(1, util=5)
+        assert cards.ask()[1].utilisation == 5
+    divided = new_box("1x40GiB,mig=0:20GiB+10GiB")
+    with opened(divided) as cards:
+        assert [reading.utilisation for reading in cards.ask()] == [None, None]
+        assert [reading.utilisation for reading in cards.ask()] == [None, None]
+
+
+def test_cards_tell_how_far_they_are_apart(new_box: NewBox) -> None:
+    """NVLink is nearest; else the level of what two cards have in common."""
+    box = new_box("3x24GiB")
+    box.link(0, 2, nvlink=True)
+    box.link(1, 2, level=20)
+    first, second, third = box.uuids
+    with opened(box, mask="2,0,1") as cards:
+        links = {info.uuid: dict(info.links) for info in cards.backend.devices}
+    assert links == {
+        first: {third: 0, second: 50},
+        second: {third: 20, first: 50},
+        third: {first: 0, second: 20},
+    }
+
+
+def test_pairs_that_are_not_told_cost_nothing_else(new_box: NewBox) -> None:
+    """A driver without the question, or that hangs on it, has cards all the same."""
+    box = new_box("2x24GiB")
+    box.link(0, 1, nvlink=True)
+    box.fail("nvmlDeviceGetTopologyCommonAncestor", code=NOT_SUPPORTED)
+    box.fail("nvmlDeviceGetP2PStatus", code=NO_FUNCTION)
+    with opened(box) as cards:
+        assert [info.links for info in cards.backend.devices] == [(), ()]
+    box.heal()
+    box.fail("nvmlDeviceGetP2PStatus", delay_s=60.0)
+    with opened(box) as cards:
+        assert [info.links for info in cards.backend.devices] == [(), ()]
+        assert cards.states() == ["ok", "ok"]

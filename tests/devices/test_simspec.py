@@ -28,7 +28,8 @@ def test_every_option_is_read() -> None:
     """Each option sets its own field and no other."""
     spec = parse_spec(
         "sim:2x80GiB,mig=0:20GiB+40GiB,meter=rss,dir=/tmp/x,model=Toy 80G,mode=1:exclusive,"
-        "reserve=1GiB,foreign=1:18GiB,foreign=0.1:1GiB,lost=1,procs=no,totals=no,slow=0.2,speed=1:2"
+        "reserve=1GiB,foreign=1:18GiB,foreign=0.1:1GiB,lost=1,procs=no,totals=no,slow=0.2,speed=1:2,"
+        "link=0-1:nvlink"
     )
     assert spec == SimSpec(
         (
@@ -43,6 +44,7 @@ def test_every_option_is_read() -> None:
         shows_processes=False,
         shows_used=False,
         slow_s=0.2,
+        links=((0, 1, 0),),
     )
 
 
@@ -95,6 +97,11 @@ def test_a_slice_may_be_used_before_it_is_made() -> None:
         ("sim:1x8GiB,speed=0:-1", "'-1'"),
         ("sim:2x8GiB,order=slowest:0,1", "fastest"),
         ("sim:2x8GiB,order=fastest:0,0", "named twice"),
+        ("sim:2x8GiB,link=0-1", "no colon"),
+        ("sim:2x8GiB,link=0:20", "numbered 0 to 1"),
+        ("sim:2x8GiB,link=0-2:20", "'2' is no card"),
+        ("sim:2x8GiB,link=1-1:20", "not linked to itself"),
+        ("sim:2x8GiB,link=0-1:near", "'near' is not one of: nvlink, 10"),
     ],
 )
 def test_what_makes_no_sense_is_named(text: str, part: str) -> None:
@@ -136,6 +143,11 @@ def machines(draw: st.DrawFn) -> SimSpec:
         model=draw(st.none() | names),
         reserve_mib=draw(st.integers(0, min(card.total_mib for card in cards) - 1)),
         foreign=tuple(foreign),
+        links=tuple(
+            (0, other, draw(st.sampled_from((0, 10, 20, 30, 40, 50))))
+            for other in range(1, len(cards))
+            if draw(st.booleans())
+        ),
         shows_processes=draw(st.booleans()),
         shows_used=draw(st.booleans()),
         slow_s=draw(st.floats(0, 100)),

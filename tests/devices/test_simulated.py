@@ -361,3 +361,22 @@ def test_a_young_record_is_read_again(sim: OpenSim) -> None:
             file.write(text)
         os.utime(path, ns=(young, young))
         assert used(backend) == [mib]
+
+
+def test_cards_tell_how_near_they_are(sim: OpenSim) -> None:
+    """As the description says, by UUID; of a pair that it does not name nothing is known."""
+    backend = sim("sim:3x8GiB,link=0-1:nvlink,link=1-2:40")
+    first, second, third = (info.uuid for info in backend.devices)
+    assert [info.links for info in backend.devices] == [((second, 0),), ((third, 40),), ()]
+
+
+def test_processes_say_how_busy_they_keep_a_device(sim: OpenSim, jobs: Jobs) -> None:
+    """What they say is added up, to at most all of it; a device of which nobody says so is unknown."""
+    backend = sim("sim:2x8GiB")
+    for _ in range(2):
+        jobs.holding(backend, "--memory", "1GiB", "--busy", "40")
+    assert [reading.utilisation for reading in backend.read({}, {})] == [80, None]
+    jobs.holding(backend, "--memory", "1GiB", "--busy", "40")
+    assert backend.read({}, {})[0].utilisation == 100
+    simfolder.set_device(backend.directory, 1, util=30)
+    assert backend.read({}, {})[1].utilisation == 30

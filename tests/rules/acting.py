@@ -106,6 +106,8 @@ class Stage:
         self.by_lease: dict[str, Job] = {}
         self.foreign: dict[str, int] = {}
         self.states: dict[str, DeviceState] = {}
+        self.utilisation: dict[str, int] = {}
+        """Percent by device, where its driver tells."""
         self.said: list[str] = []
         self.journal: list[dict[str, object]] = []
         self.overruns: list[str] = []
@@ -239,7 +241,8 @@ class Stage:
         used = sum(held.values()) + foreign
         if used > device.total_mib:
             self.overruns.append(f"{self.now}: {used} of {device.total_mib} MiB on {uuid}")
-        return ev.Reading(uuid, state, "", used, foreign, held, {})
+        told = self.utilisation.get(uuid)
+        return ev.Reading(uuid, state, "", used, foreign, held, {}, utilisation=told)
 
     def step(self, event: ev.Event) -> list[ev.Effect]:
         """Take one event in, check all promises, and act on the effects."""

@@ -69,6 +69,7 @@ class SimDevice:
     __slots__ = (
         "base_mib",
         "index",
+        "links",
         "mode",
         "name",
         "parent",
@@ -99,6 +100,8 @@ class SimDevice:
         self.used_mib = size_mib(own["used"]) if "used" in own else None
         self.utilisation = int(card["util"]) if "util" in card else None
         self.mode = card.get("mode", "0")
+        self.links: tuple[tuple[int, int], ...] = ()
+        """(card, distance) of other cards, as far as this one's file says."""
         self.speed = float(card.get("speed", "0"))
         self.state = own.get("state", card.get("state", "ok"))
         self.reason = own.get("reason", card.get("reason", ""))
@@ -244,9 +247,19 @@ def read_card(directory: str, index: int) -> list[SimDevice]:
         records = records_in(read_file(path))
         card = next(keys for kind, keys in records if kind == "gpu")
         migs = [keys for kind, keys in records if kind == "mig"]
-        return [SimDevice(index, card, mig) for mig in migs] or [SimDevice(index, card)]
+        devices = [SimDevice(index, card, mig) for mig in migs] or [SimDevice(index, card)]
+        links = tuple(_link(keys) for kind, keys in records if kind == "link")
+        for device in devices:
+            device.links = links
+        return devices
     except (OSError, ValueError, KeyError, StopIteration) as exc:
         raise PathError(f"{path} does not describe a simulated device: {exc!r}") from exc
+
+
+def _link(keys: Keys) -> tuple[int, int]:
+    """Read a `link` line: the other card, and 0 over NVLink, else the level of what they share."""
+    near = keys.get("nvlink") == "1"
+    return int(keys["b"]), 0 if near else int(keys["level"])
 
 
 def read_devices(directory: str) -> list[SimDevice]:

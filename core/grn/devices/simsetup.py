@@ -28,6 +28,9 @@ __all__ = [
 ]
 
 
+_ON_A_BOARD = 10
+
+
 def card_uuid(index: int) -> str:
     """Return the UUID of a card: the same on every run, so that profiles and masks can be kept."""
     return f"GPU-51d00000-0000-4000-8000-{index:012x}"
@@ -68,6 +71,10 @@ def card_text(spec: SimSpec, index: int) -> str:
             "total": f"{mib}M",
         }
         lines.append(simfolder.render("mig", mig))
+    for a, b, distance in spec.links:
+        if a == index:
+            far = {"level": distance or _ON_A_BOARD, "nvlink": int(not distance)}
+            lines.append(simfolder.render("link", {"a": a, "b": b, **far}))
     return "".join(lines)
 
 

@@ -15,6 +15,8 @@ groups of cards (`COUNTxSIZE`), then options (`key=value`), in any order:
     slow=0.2             each look at the devices takes that long
     speed=1:3            the card's speed, which orders devices unless CUDA_DEVICE_ORDER=PCI_BUS_ID
     order=fastest:1,0,2  the same for all cards, fastest first
+    link=0-1:nvlink      two cards that are near to each other; or `link=2-3:20`, with NVML's level of
+                         what they have in common (10 to 50); may repeat
     mig=0:20GiB+40GiB    slices of a card, which is then no device itself; may repeat
 """
 
@@ -36,6 +38,8 @@ __all__ = ["EXAMPLE", "MAX_CARDS", "Foreign", "SimCard", "SimSpec", "parse_spec"
 EXAMPLE = "sim:2x24GiB,1x80GiB"
 MAX_CARDS = 64
 """More cards than any machine has; a typing error must not fill a disk."""
+
+_LEVELS = {"nvlink": 0, **{str(level): level for level in (10, 20, 30, 40, 50)}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class SimSpec:
     shows_processes: bool = True
     shows_used: bool = True
     slow_s: float = 0.0
+    links: tuple[tuple[int, int, int], ...] = ()
+    """(card, card, distance): 0 over NVLink, else the level of what they have in common."""
 
     def name(self, card: SimCard) -> str:
         """The model name of a card."""
@@ -93,6 +99,7 @@ class SimSpec:
             for f in self.foreign
         ]
         parts += [f"reserve={_size(self.reserve_mib)}"] if self.reserve_mib else []
+        parts += [f"link={a}-{b}:{distance or 'nvlink'}" for a, b, distance in self.links]
         parts += ["meter=rss"] if self.meter == "rss" else []
         parts += [] if self.shows_processes else ["procs=no"]
         parts += [] if self.shows_used else ["totals=no"]
@@ -298,6 +305,17 @@ def _mig(spec: SimSpec, value: str, part: str) -> SimSpec:
     return _with_card(spec, index, replace(card, slices=sizes))
 
 
+def _link(spec: SimSpec, value: str, part: str) -> SimSpec:
+    cards, how = _split(value, part, "link=0-1:nvlink")
+    left, dash, right = cards.partition("-")
+    a, b = _index(spec, left.strip(), part), _index(spec, right.strip() if dash else "", part)
+    if a == b:
+        raise UsageError(f"{part!r}: a card is not linked to itself")
+    if how not in _LEVELS:
+        raise UsageError(f"{part!r}: {how!r} is not one of: {', '.join(_LEVELS)}")
+    return replace(spec, links=(*spec.links, (min(a, b), max(a, b), _LEVELS[how])))
+
+
 _OPTIONS: dict[str, Callable[[SimSpec, str, str], SimSpec]] = {
     "meter": _meter,
     "dir": _dir,
@@ -312,5 +330,6 @@ _OPTIONS: dict[str, Callable[[SimSpec, str, str], SimSpec]] = {
     "speed": _speed,
     "order": _order,
     "mig": _mig,
+    "link": _link,
 }
-_MAY_REPEAT = {"foreign", "lost", "speed", "mig", "mode"}
+_MAY_REPEAT = {"foreign", "link", "lost", "speed", "mig", "mode"}

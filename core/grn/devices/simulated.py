@@ -70,7 +70,8 @@ class SimulatedBackend:
             self.close()
             raise _as_path_error(exc, self.directory) from exc
         found = [device for device in found if device.uuid not in (beside or ())]
-        self.devices = tuple(_info(device) for device in found)
+        cards = {device.index: device.uuid for device in found if device.slice == simfolder.WHOLE}
+        self.devices = tuple(_info(device, cards) for device in found)
         self._keys: tuple[Key, ...] = tuple(device.key for device in found)
         self._cards: dict[int, tuple[Stamp, dict[Key, SimDevice] | str]] = {}
         self._holdings: dict[str, tuple[Stamp, list[Holding]]] = {}
@@ -294,7 +295,8 @@ def _as_path_error(exc: OSError, directory: str) -> PathError:
     return PathError(f"cannot keep simulated devices in {directory}: {exc.strerror}")
 
 
-def _info(device: SimDevice) -> DeviceInfo:
+def _info(device: SimDevice, cards: Mapping[int, str]) -> DeviceInfo:
+    links = [(cards[card], far) for card, far in device.links if card in cards]
     return DeviceInfo(
         device.index,
         device.uuid,
@@ -303,6 +305,7 @@ def _info(device: SimDevice) -> DeviceInfo:
         device.reserve_mib,
         device.parent,
         exclusive_process=device.mode == simfolder.MODES["exclusive"],
+        links=tuple(links) if device.slice == simfolder.WHOLE else (),
     )
 
 

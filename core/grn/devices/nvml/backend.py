@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from grn.devices.base import DeviceReading, HeadroomRule
@@ -140,14 +141,19 @@ def open_nvml(
         if found.problem or not found.cards:
             nursery.close()
             return found.problem or "the NVIDIA driver lists no card"
-        return _assembled(choose_all(found.cards, masks), workers, nursery, beside)
+        choice = choose_all(found.cards, masks)
+        return _assembled(choice, workers, nursery, beside, found.pairs)
     except BaseException:
         nursery.close()
         raise
 
 
 def _assembled(
-    choice: Choice, workers: Mapping[int, Worker], nursery: Nursery, beside: AbstractSet[str]
+    choice: Choice,
+    workers: Mapping[int, Worker],
+    nursery: Nursery,
+    beside: AbstractSet[str],
+    pairs: Sequence[tuple[str, str, int]],
 ) -> NvmlBackend:
     """Claim the chosen devices, keep the workers of their cards, and let the others go."""
     wanted = [(info, card) for info, card in choice.devices if info.uuid not in beside]
@@ -166,13 +172,18 @@ def _assembled(
     ]
     taken = [f"{uuid} is managed by {who}" for uuid, who in claims.elsewhere.items()]
     return NvmlBackend(
-        [info for info, _ in ours],
+        [replace(info, links=_links(info.uuid, pairs)) for info, _ in ours],
         links,
         nursery,
         note="; ".join([*choice.notes, *taken]),
         numbers_differ=choice.numbers_differ,
         claims=claims,
     )
+
+
+def _links(uuid: str, pairs: Sequence[tuple[str, str, int]]) -> tuple[tuple[str, int], ...]:
+    found = [(other, distance) for one, other, distance in pairs if one == uuid]
+    return (*found, *((one, distance) for one, other, distance in pairs if other == uuid))
 
 
 def _all_taken(elsewhere: Mapping[str, str]) -> BrokerUnavailable:

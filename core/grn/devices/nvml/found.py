@@ -69,6 +69,8 @@ class Inventory:
     driver: str | None = None
     cuda: str | None = None
     cards: tuple[Card, ...] = ()
+    pairs: tuple[tuple[str, str, int], ...] = ()
+    """(UUID, UUID, distance) of cards, as far as the driver tells; see `rules.topology`."""
 
 
 def card_from(index: int, told: Mapping[str, Any] | None, within_s: float) -> Card:

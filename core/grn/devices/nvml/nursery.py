@@ -146,7 +146,7 @@ class Nursery:
     # -- workers --------------------------------------------------------------------------------
 
     def fork(self, card: Mapping[str, Any]) -> Worker | None:
-        """Have a worker forked for a card, {} for a census; None: not now."""
+        """Have a worker forked for a card, {} for a census, or for the pairs of cards; None: not now."""
         self.heard()
         self._number += 1
         try:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["WITHIN_S", "find_cards", "inventory"]
 
 WITHIN_S = 8.0
+
+_PAIRS_WITHIN_S = 1.0
+"""Beyond what the cards themselves took: their pairs are asked for meanwhile."""
 _NO_LIBRARY = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
 
 
@@ -68,9 +71,12 @@ def _count(nursery: Nursery, until_s: float, within_s: float) -> dict[str, Any]:
 def _survey(
     nursery: Nursery, census: dict[str, Any], until_s: float, within_s: float
 ) -> tuple[Inventory, dict[int, Worker]]:
-    forked = {index: nursery.fork({"index": index}) for index in range(census["count"])}
+    count = census["count"]
+    asked = nursery.fork({"pairs": count}) if count > 1 else None
+    forked = {index: nursery.fork({"index": index}) for index in range(count)}
     workers = {index: worker for index, worker in forked.items() if worker is not None}
     told = _first_words(workers, until_s)
+    pairs = _pairs(nursery, asked, until_s)
     cards = tuple(card_from(index, told.get(index), within_s) for index in forked)
     for card in cards:
         worker = workers.get(card.index)
@@ -78,7 +84,21 @@ def _survey(
             nursery.kill(worker)
             worker.channel.close()
             del workers[card.index]
-    return Inventory("", census["driver"], census["cuda"], cards), workers
+    return Inventory("", census["driver"], census["cuda"], cards, pairs), workers
+
+
+def _pairs(
+    nursery: Nursery, asked: Worker | None, until_s: float
+) -> tuple[tuple[str, str, int], ...]:
+    """Return how far the cards are apart; nothing if that is not told soon: jobs run without it."""
+    if asked is None:
+        return ()
+    told = _first_words({0: asked}, min(until_s, time.monotonic() + _PAIRS_WITHIN_S))
+    if 0 not in told:
+        nursery.kill(asked)
+    asked.channel.close()
+    pairs = told.get(0, {}).get("pairs", ())
+    return tuple((str(uuid), str(other), int(distance)) for uuid, other, distance in pairs)
 
 
 def _first_words(workers: dict[int, Worker], until_s: float) -> dict[int, dict[str, Any]]:

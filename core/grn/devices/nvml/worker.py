@@ -19,6 +19,7 @@ from grn.devices.nvml.binding import (
     is_lost,
     reason_of,
 )
+from grn.devices.nvml.pairs import far_apart
 from grn.devices.nvml.reader import CardReader
 from grn.devices.nvml.survey import census, find_card, survey
 from grn.rules.wire import Frames, decode, encode
@@ -73,6 +74,9 @@ def _begin(sock: socket.socket, binding: Any, wanted: dict[str, Any]) -> CardRea
         binding.nvmlInit()
         if not wanted:
             _tell(sock, {"census": census(binding)})
+            return None
+        if "pairs" in wanted:
+            _tell(sock, {"pairs": far_apart(binding, wanted["pairs"])})
             return None
     except binding.NVMLError as error:
         _tell(sock, _trouble("stale", error.value, binding))
