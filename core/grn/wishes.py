@@ -13,6 +13,7 @@ from grn.client import shares
 from grn.connection import own_cores
 from grn.errors import UsageError
 from grn.nesting import within
+from grn.policies import checked
 from grn.rules.units import parse_duration_s, parse_size_mib
 
 TYPE_CHECKING = False
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     IfUnavailable = Literal["fail", "run"]
-    Policy = Literal["spread", "pack"]
+    Policy = str
 
 __all__ = ["NORMAL", "ONE", "Wish"]
 
-_POLICIES = ("spread", "pack")
 _IF_UNAVAILABLE = ("fail", "run")
 _MOST = 1 << 40
 _ALL_COMPUTE = 100
@@ -100,7 +100,7 @@ class Wish:
         """
         self.gpus = _count("gpus", gpus)
         self.memory = _memory(memory)
-        self.policy = _one_of("policy", policy, _POLICIES) if policy is not None else None
+        self.policy = None if policy is None else checked(policy, what="policy=")
         self.cpus = _count("cpus", cpus)
         self.ram_mib = None if ram is None else _size("ram", ram)
         self.compute = _of_least_one("compute", compute, _ALL_COMPUTE)

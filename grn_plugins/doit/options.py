@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
         gpus: int | None
         memory: str | int | None
-        policy: Literal["spread", "pack"] | None
+        policy: str | None
         cpus: int | None
         ram: str | int | None
         flavor: str | None

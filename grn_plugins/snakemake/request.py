@@ -13,6 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grn.errors import UsageError
+from grn.policies import checked
 from grn.rules.jobtype import LONGEST_NAME
 from grn.rules.units import parse_size_mib
 
@@ -36,7 +37,6 @@ COUNTS = ("gpu", "gpus", "nvidia_gpu")
 MEMORIES = ("gpu_mem_mb", "gpu_mem_mib", "gpu_mem")
 """Names of the device memory of the whole job."""
 _OTHERS = ("gpu_model", "gpu_manufacturer", "gpu_share", "grn_policy", "grn_type", "grn_priority")
-_POLICIES = ("spread", "pack")
 _MAKERS = ("nvidia",)
 _WHOLE = 100  # percent
 _CARD = re.compile(r"gpu_?([0-9]{1,3})")
@@ -202,9 +202,7 @@ def _check_maker(maker: str | None) -> None:
 
 
 def _policy(policy: str | None) -> str | None:
-    if policy is not None and policy not in _POLICIES:
-        raise UsageError(f"grn_policy={policy!r} is not one of: {', '.join(_POLICIES)}")
-    return policy
+    return None if policy is None else checked(policy, what="grn_policy=")
 
 
 def _whole(resources: Mapping[str, object], name: str) -> int | None:

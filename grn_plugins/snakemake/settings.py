@@ -37,10 +37,10 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]  # Snakemake
     )
     policy: Optional[str] = field(  # noqa: UP045
         default=None,
-        metadata=_one_of(
-            "Choose the fitting device with most room (spread) or least (pack). Default: the broker's.",
-            "spread",
-            "pack",
+        metadata=_words(
+            "Choose the fitting device with most room (spread) or least (pack), or by a policy that an"
+            " installed package brings. Default: the broker's.",
+            "NAME",
         ),
     )
     wait: Optional[str] = field(  # noqa: UP045

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from grn.devices.simulated import SimulatedBackend
-    from tests.devices.machines import OpenSim
+    from tests.devices.machines import Jobs, OpenSim
 
 UUID = "GPU-51d00000-0000-4000-8000-00000000000"
 
@@ -366,7 +366,7 @@ def test_a_young_record_is_read_again(sim: OpenSim) -> None:
 def test_cards_tell_how_near_they_are(sim: OpenSim) -> None:
     """As the description says, by UUID; of a pair that it does not name nothing is known."""
     backend = sim("sim:3x8GiB,link=0-1:nvlink,link=1-2:40")
-    first, second, third = (info.uuid for info in backend.devices)
+    _, second, third = (info.uuid for info in backend.devices)
     assert [info.links for info in backend.devices] == [((second, 0),), ((third, 40),), ()]
 
 

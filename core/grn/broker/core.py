@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from grn.broker.connection import Connection
     from grn.broker.journal import Journal
     from grn.broker.lookout import Lookout
+    from grn.broker.policies import Policies
     from grn.broker.store import ProfileStore
     from grn.devices.base import Backend
     from grn.rules.machine import Machine
     from grn.rules.messages import GrantWriter
-    from grn.rules.model import Device, End, Lease, Owner, Policy
+    from grn.rules.model import Device, End, Lease, Owner
 
 __all__ = ["BrokerCore"]
 
@@ -64,7 +65,7 @@ class BrokerCore:
         store: ProfileStore,
         max_types: int,
         writer: GrantWriter,
-        policy: Policy,
+        policies: Policies,
         release: str,
         on_demand: bool,
         idle_exit_s: float,
@@ -76,7 +77,7 @@ class BrokerCore:
         self.machine = machine
         self.backend = backend
         self.devices = devices
-        self.policy = policy
+        self.policies = policies
         self.release = release
         self.on_demand = on_demand
         self.pid = os.getpid()

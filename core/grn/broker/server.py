@@ -26,6 +26,7 @@ from grn.broker.guard import Guard
 from grn.broker.journal import Journal
 from grn.broker.lock import InstanceLock, bind_socket, refuse_if_served, unlink_own
 from grn.broker.lookout import Lookout, grant_writer, rule_devices
+from grn.broker.policies import Policies
 from grn.broker.store import ProfileStore
 from grn.clashes import clashing_package
 from grn.devices import canonical_spec, open_backend
@@ -34,7 +35,6 @@ from grn.rules.crowding import crowding
 from grn.rules.estimate import Margin
 from grn.rules.fairness import Limits, parse_limits
 from grn.rules.machine import Machine
-from grn.rules.model import Policy
 from grn.rules.profiles import ProfileBook
 from grn.rules.records import masks_from_record
 from grn.rules.waiting import WaitingLine
@@ -156,6 +156,7 @@ def _assemble(
     store = ProfileStore(os.path.join(settings.state_dir, "profiles.sqlite"))
     in_memory = min(settings.max_types, _TYPES_IN_MEMORY)
     profiles = ProfileBook(Margin(*settings.margin_rule), limit=in_memory)
+    policies = Policies(settings.policy)
     machine = Machine(
         devices,
         cpus=settings.machine_cpus or hostcpu.usable_cpus(reserve=settings.cpu_reserve),
@@ -170,6 +171,7 @@ def _assemble(
         provisional_after_s=settings.provisional_after_s,
         line=WaitingLine(settings.fair_share, settings.aging_s),
         limits=Limits(parse_limits(settings.limits or "")),
+        policies=policies,
     )
     return BrokerCore(
         asyncio.get_running_loop(),
@@ -181,7 +183,7 @@ def _assemble(
         store=store,
         max_types=settings.max_types,
         writer=grant_writer(settings, backend, devices, masks[0]),
-        policy=Policy(settings.policy),
+        policies=policies,
         release=__version__,
         on_demand=on_demand,
         idle_exit_s=settings.idle_exit_s,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 
 from grn.errors import UsageError
+from grn.policies import checked
 from grn.rules.units import parse_count, parse_duration_s, parse_size_mib
 
 TYPE_CHECKING = False
@@ -216,6 +217,10 @@ def _priority(text: str) -> int:
     return -size if negative else size
 
 
+def _policy(text: str) -> str:
+    return checked(text, what="--policy ")
+
+
 def _one_of(what: str, *choices: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text in choices:
@@ -246,7 +251,7 @@ _OPTIONS = (
         "--memory", "SIZE", "device memory, such as 4GiB, or `whole`; default: learnt", _memory
     ),
     _Option("--gpus", "N", "devices (default 1); 0 hides them; `none` asks for none", _gpus),
-    _Option("--policy", "P", "spread or pack", _one_of("--policy", "spread", "pack")),
+    _Option("--policy", "P", "spread, pack, or one that a package brings", _policy),
     _Option("--type", "NAME", "learn memory under this name", _text("--type")),
     _Option(
         "--ignore-arg",

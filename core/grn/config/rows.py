@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from grn.errors import UsageError
+from grn.policies import checked
 from grn.rules.units import parse_count, parse_duration_s, parse_size_mib
 
 TYPE_CHECKING = False
@@ -108,6 +109,10 @@ def _one_of(what: str, choices: Sequence[str]) -> Callable[[str], str]:
     return read
 
 
+def _policy(text: str) -> str:
+    return checked(text.strip().lower())
+
+
 def _margin(text: str) -> str:
     parse_margin(text)
     return text.strip()
@@ -177,8 +182,8 @@ ROWS = (
     Row(
         "policy",
         "spread",
-        _one_of("policy", ("spread", "pack")),
-        "spread|pack",
+        _policy,
+        "spread|pack|NAME",
         "take the fitting device with most (spread) or least (pack) room",
     ),
     Row("margin", "auto", _margin, "auto|0|10%|512MiB", "what is booked on top of a known peak"),

@@ -249,11 +249,11 @@ def read_card(directory: str, index: int) -> list[SimDevice]:
         migs = [keys for kind, keys in records if kind == "mig"]
         devices = [SimDevice(index, card, mig) for mig in migs] or [SimDevice(index, card)]
         links = tuple(_link(keys) for kind, keys in records if kind == "link")
-        for device in devices:
-            device.links = links
-        return devices
     except (OSError, ValueError, KeyError, StopIteration) as exc:
         raise PathError(f"{path} does not describe a simulated device: {exc!r}") from exc
+    for device in devices:
+        device.links = links
+    return devices
 
 
 def _link(keys: Keys) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import re
 
 from grn.errors import UsageError
 from grn.rules.jobtype import LONGEST_NAME
+from grn.rules.policyname import canonical
 from grn.rules.units import parse_count, parse_size_mib
 
 TYPE_CHECKING = False
@@ -231,9 +232,9 @@ def _priority(given: object) -> int:
 
 
 def _policy(given: object) -> str:
-    if isinstance(given, str) and given in {"spread", "pack"}:
-        return given
-    raise UsageError(f"{given!r} is not one of: spread, pack")
+    if isinstance(given, str):
+        return canonical(given)  # that it exists is checked where it is used
+    raise UsageError(f"{given!r} is not the name of a policy, such as spread or pack")
 
 
 def _type(given: object) -> str:

@@ -36,12 +36,13 @@ from grn.errors import ProtocolError, UsageError
 from grn.rules.jobtype import LONGEST_NAME
 from grn.rules.ledger import WHOLE_COMPUTE
 from grn.rules.mask import mask_style, render_mask
-from grn.rules.model import End, Owner, Policy, Request
+from grn.rules.model import End, Owner, Request
+from grn.rules.policy import BUILT_IN, named
 from grn.rules.visible import shown_by
 from grn.rules.wire import MAGIC, VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from grn.rules.events import Reported
     from grn.rules.mask import Style
@@ -132,7 +133,8 @@ def request_from(
     session: str,
     now: float,
     devices: Sequence[Device],
-    policy: Policy,
+    policy: str,
+    knows: Callable[[str], bool] = BUILT_IN.__contains__,
     outer: str | None = None,
     ancestors: tuple[int, ...] = (),
     within: int | None = None,
@@ -159,7 +161,7 @@ def request_from(
         gpus=number(message, "gpus"),
         memory_mib=None if whole else number(message, "memory_mib"),
         whole=whole,
-        policy=policy if wish is None else _policy(wish),
+        policy=policy if wish is None else _policy(wish, knows),
         cpus=number(message, "cpus"),
         ram_mib=number(message, "ram_mib"),
         priority=priority,
@@ -211,11 +213,11 @@ def _core_ids(cores: object) -> frozenset[int] | None:
     return frozenset(cores)
 
 
-def _policy(wish: object) -> Policy:
-    try:
-        return Policy(wish)  # type: ignore[arg-type]  # the enum refuses what is not a text of its own
-    except ValueError:
-        raise UsageError(f"policy {wish!r}: spread or pack are known") from None
+def _policy(wish: object, knows: Callable[[str], bool]) -> str:
+    name = named(wish) if type(wish) is str else ""
+    if not name or not knows(name):
+        raise UsageError(f"policy {wish!r}: this broker knows spread, pack, and no such other one")
+    return name
 
 
 def _allowed(mask: object, devices: Sequence[Device]) -> frozenset[str] | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from grn.rules.model import Policy
+from grn.rules.policyname import canonical
 from grn.rules.topology import nearest
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from grn.rules.model import Device
 
-__all__ = ["ALIASES", "BUILT_IN", "Room", "choose", "named", "pack", "spread"]
+__all__ = ["BUILT_IN", "Room", "choose", "named", "pack", "spread"]
 
 
 class Room(Protocol):
@@ -80,15 +81,10 @@ def pack(room: Room) -> float:
 
 BUILT_IN: Mapping[str, Callable[[Room], float]] = {Policy.SPREAD: spread, Policy.PACK: pack}
 
-ALIASES = {"high-performance": Policy.SPREAD, "cost-saving": Policy.PACK}
-"""Names under which some know the two."""
-
 
 def named(name: str) -> str:
     """Return a policy's one name; others than ours stay as they are."""
-    alias = ALIASES.get(name)
-    if alias is not None:
-        return alias
+    name = canonical(name)
     return Policy(name) if name in BUILT_IN else name
 
 

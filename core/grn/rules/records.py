@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from grn.rules.model import Lease, LeaseState, Owner, Policy, Request
+from grn.rules.model import Lease, LeaseState, Owner, Request
+from grn.rules.policy import named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,7 +107,7 @@ def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
         gpus=record.get("gpus"),
         memory_mib=record.get("memory_mib"),
         whole=bool(record.get("whole", False)),
-        policy=Policy(record.get("policy", "spread")),
+        policy=named(str(record.get("policy", "spread"))),
         cpus=record.get("cpus"),
         ram_mib=record.get("ram_mib"),
         priority=int(record.get("priority", 0)),
