@@ -94,7 +94,7 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     )
     _warn(core, backend.note, report, clashing_package(), crowded)
     listener = passed or bind_socket(path, mode=_mode(path))
-    core.take_over()
+    core.lives.take_over()
     core.mps.ask_at_once()
     acceptor = Acceptor(core.loop, listener, lambda: Connection(core))
     guard = Guard(
@@ -106,6 +106,7 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
         "ready pid=%d socket=%s devices=%s managed=%d leases=%d",
         core.pid, path, backend.spec, len(core.devices), len(core.machine.leases),
     )  # fmt: skip
+    core.announce("started")
     _tell(ready_fd, f"READY {core.pid}")
     systemd.notify("READY=1")
     why = await core.until_stopped()
