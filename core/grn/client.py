@@ -69,6 +69,7 @@ def acquire_message(
         "op": "acquire",
         "type": job_type,
         "label": label,
+        "engine": "python",
         "gpus": gpus,
         "memory_mib": "whole" if whole else memory_mib,
         "policy": policy,
