@@ -383,7 +383,8 @@ class BrokerCore:
 
     def problems(self) -> list[str]:
         """Say what is wrong with what is kept on disk, in words for people."""
-        return [self._keeper.problem]
+        history = self.observers.history
+        return [self._keeper.problem, history.problem if history is not None else ""]
 
     # -- status ---------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from grn.broker.connection import Connection
     from grn.broker.core import BrokerCore
+    from grn.broker.historian import Historian
     from grn.rules import events as ev
     from grn.rules.happenings import Happening
 
@@ -78,6 +79,7 @@ class Observers:
         self._changes = 0
         self._devices: dict[str, tuple[str, str]] = {}
         self._disk = ""
+        self.history: Historian | None = None
         self._readings: Sequence[ev.Reading] = ()
         device_events(self._devices, core.machine.ledger.books)
 
@@ -87,27 +89,30 @@ class Observers:
         """Gather effects that are being carried out: on the hot path, so nothing more."""
         self._gathered.append((time.time(), self._core.now(), effects))
         if self._timer is None:
-            self._timer = self._core.loop.call_later(self._patience_s(), self._due)
-        elif len(self._gathered) == _MOST_GATHERED:
+            if self._watchers:
+                self._timer = self._core.loop.call_later(_SOON_S, self._due)
+            elif self.history is not None:
+                self._timer = self._core.loop.call_later(_LATER_S, self._due)
+        if len(self._gathered) == _MOST_GATHERED:
             self._core.loop.call_soon(self.tell)
-
-    def _patience_s(self) -> float:
-        return _SOON_S if self._watchers else _LATER_S
 
     def sampled(self, readings: Sequence[ev.Reading]) -> None:
         """See whether a look at the devices found anything that was not so before."""
+        core = self._core
+        if self.history is not None:
+            self.history.looked(core.now(), time.time())
         if readings == self._readings:
             return
         self._readings = readings
-        told = device_events(self._devices, self._core.machine.ledger.books)
+        told = device_events(self._devices, core.machine.ledger.books)
         if told or self._watchers:
             self.say(*told)
 
     def say(self, *told: Happening) -> None:
         """Tell of what is no effect of the rules, now."""
         self.tell()
-        at = time.time()
-        self._push([self._numbered(at, each) for each in told])
+        at, now = time.time(), self._core.now()
+        self._push([self._numbered(at, each, None, now) for each in told])
 
     def _due(self) -> None:
         self._timer = None
@@ -121,12 +126,9 @@ class Observers:
         fresh: list[dict[str, Any]] = []
         profiles = self._core.machine.profiles
         for at, now, effects in gathered:
-            for happening, _effect in happenings(effects, now, profiles):
-                event = self._numbered(at, happening)
-                fresh.append(event)
-                if happening["event"] == "ended":
-                    self.recent.append(event)
-        fresh += [self._numbered(gathered[-1][0], each) for each in self._beside()]
+            for happening, effect in happenings(effects, now, profiles):
+                fresh.append(self._numbered(at, happening, effect, now))
+        fresh += [self._numbered(at, each, None, now) for each in self._beside()]
         self._push(fresh)
 
     def _beside(self) -> list[Happening]:
@@ -138,9 +140,16 @@ class Observers:
             told.append(disk_event(problem))
         return told
 
-    def _numbered(self, at: float, happening: Happening) -> dict[str, Any]:
+    def _numbered(
+        self, at: float, happening: Happening, effect: ev.Effect | None, now: float
+    ) -> dict[str, Any]:
         self._seq += 1
-        return {"schema": SCHEMA, "seq": self._seq, "at": at, **happening}
+        event = {"schema": SCHEMA, "seq": self._seq, "at": at, **happening}
+        if happening["event"] == "ended":
+            self.recent.append(event)
+        if self.history is not None:
+            self.history.take(event, effect, now)
+        return event
 
     def _push(self, events: list[dict[str, Any]]) -> None:
         self._ring.extend(events)
@@ -250,6 +259,8 @@ class Observers:
         for timer in (self._timer, self._status_timer):
             if timer is not None:
                 timer.cancel()
+        if self.history is not None:
+            self.history.close()
 
 
 def _every_s(message: dict[str, Any]) -> float | None:

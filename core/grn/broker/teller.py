@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grn import procs
+from grn.rules.lost import lost_now
 from grn.rules.report import status_report
 from grn.rules.seeing import warnings as seen_warnings
 
@@ -31,6 +32,8 @@ class Teller:
         core.observers.tell()
         report = status_report(core.machine, core.now(), self._warnings(closely=closely))
         report["recent"] = list(core.observers.recent)
+        if report["waiters"]:
+            report["lost"] = lost_now(core.machine)
         report["broker"] = {
             "pid": core.pid,
             "devices": core.backend.spec,
