@@ -287,8 +287,8 @@ class AsyncClient:
         while answer["more"]:
             page += 1
             answer = await self.call({"op": "status", "page": page}, "status")
-            for key in ("leases", "waiters"):
-                status[key] += answer["status"][key]
+            for key in ("leases", "waiters", "recent"):
+                status.setdefault(key, []).extend(answer["status"].get(key, ()))
         return status
 
     async def profiles(self, action: str = "list", **fields: Any) -> list[dict[str, Any]]:

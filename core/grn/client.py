@@ -69,6 +69,7 @@ def acquire_message(
         "op": "acquire",
         "type": job_type,
         "label": label,
+        "engine": "python",
         "gpus": gpus,
         "memory_mib": "whole" if whole else memory_mib,
         "policy": policy,
@@ -365,8 +366,8 @@ class Client:
         while answer["more"]:
             page += 1
             answer = self.call({"op": "status", "page": page}, "status")
-            for key in ("leases", "waiters"):
-                status[key] += answer["status"][key]
+            for key in ("leases", "waiters", "recent"):
+                status.setdefault(key, []).extend(answer["status"].get(key, ()))
         return status
 
     def profiles(self, action: str = "list", **fields: Any) -> list[dict[str, Any]]:

@@ -151,10 +151,8 @@ class Connection:
     def _next(self, timeout_s: float | None) -> dict[str, Any] | None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._ready:
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._readable(left):
-                    return None
+            if deadline is not None and not self._readable(deadline - time.monotonic()):
+                return None
             try:
                 data = self._sock.recv(_CHUNK)
             except OSError as error:
@@ -167,7 +165,7 @@ class Connection:
     def _readable(self, within_s: float) -> bool:
         poll = select.poll()  # not select(): it fails for descriptors over 1023
         poll.register(self._sock, select.POLLIN)
-        return bool(poll.poll(within_s * 1000))
+        return bool(poll.poll(max(0.0, within_s) * 1000))
 
     def detach(self) -> socket.socket:
         """Give the socket away, right after the greeting: for who reads it in another way."""

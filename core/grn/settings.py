@@ -50,6 +50,8 @@ class Settings:
         "fair_share",
         "grace_s",
         "headroom",
+        "history_days",
+        "history_mib",
         "idle_exit_s",
         "jobs_at_once",
         "limits",
@@ -90,6 +92,8 @@ class Settings:
     grace_s: float
     state_dir: str
     max_types: int
+    history_days: int
+    history_mib: int
     debug_invariants: bool
     log_level: str
 

@@ -141,6 +141,7 @@ class Wish:
             "op": "acquire",
             "type": self.type or job_type,
             "label": self.label,
+            "engine": "python",
             **{key: values.get(key, usual) for key, usual in _USUAL.items()},
             **shares(
                 values.get("compute"), values.get("processes"), affinity=values.get("affinity")

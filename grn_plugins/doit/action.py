@@ -193,6 +193,7 @@ class _Attempts:
             mask=(mask_of_kept() if here else None) or self._base.get(_MASK),
         )
         self.request["label"] = self.request["label"] or action.name
+        self.request["engine"] = "doit"
 
     def once(self, run: Run, out: Any, err: Any) -> tuple[Ran, Grant | None, dict[str, Any] | None]:
         """Wait, run, give back.

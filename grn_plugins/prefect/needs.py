@@ -223,10 +223,11 @@ class Need:
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the message that asks for a lease, and the variables that the wish sets."""
         if self._spec is not None:
-            return self._spec.request(args, kwargs)
-        message, explicit = self.wish.request(self._type, in_process=False)
-        message["label"] = message["label"] or self.name
-        return message, explicit
+            message, explicit = self._spec.request(args, kwargs)
+        else:
+            message, explicit = self.wish.request(self._type, in_process=False)
+            message["label"] = message["label"] or self.name
+        return {**message, "engine": "prefect"}, explicit
 
 
 def need_of(

@@ -208,7 +208,7 @@ def message_of(work: Work, terms: Terms) -> dict[str, Any]:
         compute=choice.compute,
     )
     message, _ = wish.request(work.type, in_process=False, mask=choice.mask)
-    return message
+    return {**message, "engine": "snakemake"}
 
 
 # -- run ------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def test_a_thousand_waiters(new_env: NewEnv, connections: int):
         assert [talker.next(number)["op"] for number in numbers] == ["waiting"] * each
         waiting += [(talker, number) for number in numbers]
     assert len(holder.status()["waiters"]) == WAITERS
-    assert _threads(env) == 1
+    assert _threads(env) <= 2  # its own, and that of the history
     assert _idle_cpu_s(env) < 0.25
     holder.release(grant)
     for talker, number in waiting:

@@ -69,6 +69,7 @@ def test_every_setting_has_flag_key_and_variable_of_one_name(
         "machine_ram": "64GiB", "jobs_at_once": "3", "mask_style": "uuid", "sample_fast": "0.05",
         "sample_slow": "2s", "provisional_after": "2m", "idle_exit": "1h", "grace": "1",
         "state_dir": "/st", "max_types": "10", "debug": "yes", "log": "debug", "also_tell": "go",
+        "history_days": "7", "history_mib": "9",
         "fair_share": "user", "aging": "10m", "limits": "train*=2,label:night*=4",
     }  # fmt: skip
     flags = {flag for flag, _, _ in known_flags()}

@@ -255,7 +255,7 @@ class Stage:
     def _act(self, effect: ev.Effect) -> None:
         match effect:
             case ev.Granted(ticket, lease, nested):
-                self._granted(self.jobs[ticket], lease, nested=nested)
+                self._granted(self.jobs[ticket], lease, nested=nested is not None)
             case ev.Refused():
                 self.jobs[effect.ticket].refused = effect
             case ev.Queued(ticket, reason):

@@ -27,8 +27,8 @@ from grn.rules.messages import (
     text,
 )
 from grn.rules.model import Owner
-from grn.rules.report import pages
-from grn.rules.wire import MAX_FRAME, Frames, decode, encode
+from grn.rules.report import PAGE_BYTES, PAGED, pages, status_pages
+from grn.rules.wire import Frames, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,9 +41,6 @@ __all__ = ["HELLO_WITHIN_S", "MAX_UNREAD", "Connection"]
 HELLO_WITHIN_S = 5.0
 MOST_VALUES = 1 << 14
 """In a message: ten thousand adopted leases fit, and the check takes some milliseconds at most."""
-
-PAGE_BYTES = MAX_FRAME * 3 // 4
-"""Of the entries of a report on one page; the rest of a frame is for devices and warnings."""
 
 MAX_UNREAD = 8 << 20
 """Bytes that wait for a client that does not read before it is dropped."""
@@ -86,6 +83,7 @@ class Connection(asyncio.BufferedProtocol):
             "status": self._status,
             "profiles": self._profiles,
             "foresee": self._foresee,
+            "watch": self._watch,
             "stop": self._stop,
         }
 
@@ -151,6 +149,11 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self._out.append(encode(error_reply(message.get("id"), error.code, str(error))))
         self._core.unflushed[self] = None
+
+    def push(self, frames: bytes) -> None:
+        """Send frames that are ready, after what is queued."""
+        self._out.append(frames)
+        self.flush()
 
     def flush(self) -> None:
         """Send what is queued; a client that does not read is dropped."""
@@ -305,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         mine = [lease for lease in known if held[lease].request.owner == owner]
         self.leases.update(mine)
         self._reenter(message)
-        self._core.returned(owner, self._session, frozenset(mine))
+        self._core.lives.returned(owner, self._session, frozenset(mine))
         self.reply({"op": "adopted", "id": message.get("id"), "leases": mine})
 
     def _reenter(self, message: dict[str, Any]) -> None:
@@ -355,16 +358,14 @@ class Connection(asyncio.BufferedProtocol):
         self._core.sampler.when_fresh(lambda: self._tell_status(message))
 
     def _tell_status(self, message: dict[str, Any]) -> None:
-        report = self._core.status()
         page = number(message, "page") or 0
-        leases = len(report["leases"])
-        parts = pages([*report["leases"], *report["waiters"]], PAGE_BYTES)
-        before = sum(map(len, parts[:page]))
-        shown = parts[page] if page < len(parts) else []
-        report["leases"] = shown[: max(0, leases - before)]
-        report["waiters"] = shown[max(0, leases - before) :]
+        parts = status_pages(self._core.status())
+        shown = parts[page] if page < len(parts) else {**parts[0], **{key: [] for key in PAGED}}
         more = page + 1 < len(parts)
-        self.reply({"op": "status", "id": message.get("id"), "status": report, "more": more})
+        self.reply({"op": "status", "id": message.get("id"), "status": shown, "more": more})
+
+    def _watch(self, message: dict[str, Any]) -> None:
+        self._core.observers.watch(self, message)
 
     def _profiles(self, message: dict[str, Any]) -> None:
         page = number(message, "page") or 0

@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from grn import mps, procs
 from grn.broker.keeper import ProfileKeeper
+from grn.broker.lives import Lives
 from grn.broker.mpswatch import MpsWatch
+from grn.broker.observers import Observers
 from grn.broker.sampler import Sampler
+from grn.broker.teller import Teller
 from grn.broker.turn import Turn
-from grn.broker.watch import Watcher
 from grn.errors import JournalError
 from grn.rules import events as ev
+from grn.rules.happenings import broker_event
 from grn.rules.messages import released_reply
 from grn.rules.model import DeviceState
 from grn.rules.records import managed_record
-from grn.rules.report import status_report
-from grn.rules.seeing import warnings as seen_warnings
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from grn.devices.base import Backend
     from grn.rules.machine import Machine
     from grn.rules.messages import GrantWriter
-    from grn.rules.model import Device, End, Lease, Owner
+    from grn.rules.model import Device, End
 
 __all__ = ["BrokerCore"]
 
@@ -111,7 +112,9 @@ class BrokerCore:
         self._records = 0
         self._stop: asyncio.Future[str] = loop.create_future()
         self.turn = Turn(loop, self.settle)
-        self.watcher = Watcher(loop)
+        self.lives = Lives(self)
+        self.observers = Observers(self)
+        self._teller = Teller(self)
         self.mps = MpsWatch(self, mps.pipe_folder(os.environ))
         self.sampler = Sampler(self, backend, fast_s=fast_s, slow_s=slow_s)
 
@@ -154,7 +157,7 @@ class BrokerCore:
         if len(machine.line):
             self.mps.look()
         if machine.dirty and (not machine.line.want_devices or self.sampler.fresh()):
-            self.step(ev.Settle(self.now()))
+            self.step(ev.Settle(self.now(), time.time()))
         if self._effects:
             self._carry_out()
         if self.unflushed:
@@ -170,6 +173,7 @@ class BrokerCore:
         records = [effect.record for effect in effects if type(effect) is ev.Record]
         if records and not self._journal_keeps(records):
             effects = self._taken_back(effects)
+        self.observers.take(effects)
         for effect in effects:
             kind = type(effect)
             if kind is ev.Granted:
@@ -183,10 +187,11 @@ class BrokerCore:
         match effect:
             case ev.Refused():
                 self._refused(effect)
-            case ev.Queued(ticket, reason):
+            case ev.Queued():
+                ticket = effect.ticket
                 connection, request_id, _ = self.asked.get(ticket, (None, 0, 0.0))
                 if connection is not None:
-                    connection.reply({"op": "waiting", "id": request_id, "reason": reason})
+                    connection.reply({"op": "waiting", "id": request_id, "reason": effect.reason})
             case ev.Learnt(job_type, model):
                 self._keeper.learnt(job_type, model)
             case ev.Said(level, said):
@@ -200,7 +205,8 @@ class BrokerCore:
         connection, request_id, since = entry
         connection.tickets.pop(request_id, None)
         waited = max(0.0, self.now() - since)
-        if effect.nested:
+        nested = effect.nested is not None
+        if nested:
             connection.nested[request_id] = effect.ticket
         else:
             connection.leases.add(lease.id)
@@ -209,7 +215,7 @@ class BrokerCore:
             self._writer.write(
                 request_id,
                 lease,
-                nested=effect.nested,
+                nested=nested,
                 waited_s=waited,
                 by_uuid=(self.sampler.driven and self.machine.ledger.lost)
                 or (bool(lease.mps) and self.mps.masked),
@@ -224,7 +230,7 @@ class BrokerCore:
         connection.reply(released_reply(request_id, effect, ran_s=self.now() - began))
         if effect.draining:
             self.sampler.notice(lease)
-            self._watch_main(lease)
+            self.lives.watch_main(lease)
 
     def _refused(self, effect: ev.Refused) -> None:
         if effect.ticket in self.releases:
@@ -249,6 +255,7 @@ class BrokerCore:
         """A client's connection ended: withdraw what waits, and see whether its process lives."""
         self.connections.discard(connection)
         self.unflushed.pop(connection, None)
+        self.observers.gone(connection)
         for ticket in list(connection.tickets.values()):
             self.step(ev.Cancelled(self.now(), ticket))
             self.asked.pop(ticket, None)
@@ -257,53 +264,7 @@ class BrokerCore:
         held = self.machine.leases
         for lease_id in connection.leases:
             if lease_id in held:
-                self.watch_owner(held[lease_id])
-        self.settle()
-
-    def watch_owner(self, lease: Lease) -> None:
-        """Learn of the death of a lease's owner, which no connection will tell any more."""
-        self.watcher.watch(lease.request.owner, lambda: self._owner_died(lease.request.owner))
-
-    def _owner_died(self, owner: Owner) -> None:
-        self.sampler.look(lambda: self._end_of_owner(owner))
-        self.settle()
-
-    def _end_of_owner(self, owner: Owner) -> None:
-        for lease in [x for x in self.machine.leases.values() if x.request.owner == owner]:
-            main = lease.main
-            alive = main is not None and procs.is_alive(main.pid, main.start)
-            self.step(ev.OwnerGone(self.now(), lease.id, main_alive=alive))
-            self.sampler.notice(lease)
-            # Also if it has ended: workers may hold memory on, and the rules must hear of its end.
-            self._watch_main(lease)
-
-    def returned(self, owner: Owner, session: str, claimed: frozenset[str]) -> None:
-        """A client of our predecessor says what it holds: look at what it does not claim."""
-        last = self.machine.number
-        self.sampler.look(lambda: self._look_at_unclaimed(owner, session, claimed, last))
-
-    def _look_at_unclaimed(
-        self, owner: Owner, session: str, claimed: frozenset[str], last: int
-    ) -> None:
-        mains = {x.id: x.main for x in self.machine.leases.values() if x.request.owner == owner}
-        alive = frozenset(
-            lease_id
-            for lease_id, main in mains.items()
-            if main is not None and procs.is_alive(main.pid, main.start)
-        )
-        self.step(ev.Returned(self.now(), owner, session, claimed, alive, last))
-        for lease_id in alive - claimed:
-            lease = self.machine.leases.get(lease_id)
-            if lease is not None and lease.request.session == session:
-                self._watch_main(lease)
-
-    def _watch_main(self, lease: Lease) -> None:
-        main = lease.main
-        if main is not None and main != lease.request.owner:
-            self.watcher.watch(main, lambda: self._main_died(lease.id))
-
-    def _main_died(self, lease_id: str) -> None:
-        self.sampler.look(lambda: self.step(ev.MainGone(self.now(), lease_id)))
+                self.lives.watch_owner(held[lease_id])
         self.settle()
 
     def give_back(
@@ -359,19 +320,6 @@ class BrokerCore:
         # The owner itself is who is speaking.
         return main is lease.request.owner or procs.is_alive(main.pid, main.start)
 
-    # -- taking over ----------------------------------------------------------------------------
-
-    def take_over(self) -> None:
-        """Check each lease that a former broker left: keep the living, forget the dead."""
-        self.sampler.look(self._watch_all)
-        self.settle()
-        self.compact()
-
-    def _watch_all(self) -> None:
-        for lease in list(self.machine.leases.values()):
-            self.watch_owner(lease)
-            self._watch_main(lease)
-
     # -- the journal ----------------------------------------------------------------------------
 
     def _journal_keeps(self, records: list[dict[str, object]]) -> bool:
@@ -395,7 +343,9 @@ class BrokerCore:
     def _taken_back(self, effects: list[ev.Effect]) -> list[ev.Effect]:
         """Leave out grants that no journal keeps; the refusals that replace them come after."""
         replaced, self._effects = self._effects, []
-        kept: list[ev.Effect] = [e for e in effects if type(e) is not ev.Granted or e.nested]
+        kept: list[ev.Effect] = [
+            e for e in effects if type(e) is not ev.Granted or e.nested is not None
+        ]
         return kept + replaced
 
     def _try_to_heal(self) -> None:
@@ -432,31 +382,19 @@ class BrokerCore:
         self.machine.dirty = True
         return found
 
+    def problems(self) -> list[str]:
+        """Say what is wrong with what is kept on disk, in words for people."""
+        history = self.observers.history
+        return [self._keeper.problem, history.problem if history is not None else ""]
+
     # -- status ---------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
-        """Describe the books; as of now, if the sampler has just looked."""
-        warnings = [*self.warnings, *seen_warnings(self.machine), *self._left_behind()]
-        if self.machine.disk_problem:
-            warnings.append(f"{self.machine.disk_problem}: nothing new is granted")
-        if self._keeper.problem:
-            warnings.append(self._keeper.problem)
-        report = status_report(self.machine, self.now(), warnings)
-        report["broker"] = {
-            "pid": self.pid,
-            "devices": self.backend.spec,
-            "meter": self.backend.meter,
-        }
-        return report
+    def status(self, *, closely: bool = True) -> dict[str, Any]:
+        """Describe the books; as of now, if the sampler has just looked.
 
-    def _left_behind(self) -> list[str]:
-        """Name processes of leases that have ended: they hold no device memory, but they live."""
-        leases = self.machine.leases
-        return [
-            f"lease {lease} has ended; of its processes {', '.join(map(str, pids))} still live"
-            for lease, pids in procs.with_marker().items()
-            if lease not in leases and lease.startswith(f"{self.machine.token}-")
-        ]
+        Unless `closely`, what takes a look at every process is as it was some seconds ago.
+        """
+        return self._teller.status(closely=closely)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -476,11 +414,21 @@ class BrokerCore:
         """Leave: grant nothing more, tell those who wait; leases stay in the journal."""
         if self._stop.done():
             return
-        self.machine.closing = True
+        machine = self.machine
+        machine.closing = True
+        text = f"the broker is leaving ({why})"
         for ticket in list(self.asked):
-            self._refused(ev.Refused(ticket, "shutting-down", f"the broker is leaving ({why})"))
+            request = machine.line.get(ticket) or machine.nested.waiting.get(ticket)
+            self._effects.append(ev.Refused(ticket, "shutting-down", text, request))
         self.settle()
+        self.announce("leaving", why)
         self._stop.set_result(why)
+
+    def announce(self, state: str, reason: str = "") -> None:
+        """Tell who watches that the broker has started, or is leaving."""
+        spec = self.backend.spec
+        told = broker_event(state, reason, pid=self.pid, release=self.release, devices=spec)
+        self.observers.say(told)
 
     async def until_stopped(self) -> str:
         """Wait until the broker is to leave; return why."""
@@ -491,10 +439,11 @@ class BrokerCore:
         if self.lookout is not None:
             self.lookout.close()
         self.turn.close()
+        self.observers.close()
         self._keeper.keep()
         self.compact()
         self._journal.close()
         self._keeper.close()
-        self.watcher.close()
+        self.lives.close()
         self.mps.close()
         self.sampler.close()

@@ -121,9 +121,11 @@ class Lookout:
 
     def withdrawn(self, event: ev.Event) -> list[ev.Effect] | None:
         """Let go of a request that is cancelled; `None`: the event is not about one of ours."""
-        if type(event) is ev.Cancelled and self.held.pop(event.ticket, None) is not None:
-            return [ev.Refused(event.ticket, "cancelled", "the request was withdrawn")]
-        return None
+        held = self.held.pop(event.ticket, None) if type(event) is ev.Cancelled else None
+        if held is None:
+            return None
+        request = held.event.request
+        return [ev.Refused(request.ticket, "cancelled", "the request was withdrawn", request)]
 
     def expect(self, requests: Iterable[tuple[Request, Mask]]) -> None:
         """Look for what requests may need that are only thought of, given with their masks."""

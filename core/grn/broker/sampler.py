@@ -234,6 +234,7 @@ class Sampler:
         core = self._core
         understood = self._whose.readings(readings, core.machine.leases)
         core.step(ev.Sampled(core.now(), understood, self._left_over()))
+        core.observers.sampled(understood)
 
     def _left_over(self) -> dict[str, tuple[int, ...]]:
         """Name the living processes of leases that drain: they are why it is not free yet."""

@@ -15,6 +15,7 @@ import resource
 import secrets
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from grn import __version__, hostcpu, paths
@@ -23,6 +24,7 @@ from grn.broker.acceptor import Acceptor
 from grn.broker.connection import Connection
 from grn.broker.core import BrokerCore
 from grn.broker.guard import Guard
+from grn.broker.historian import Historian
 from grn.broker.journal import Journal
 from grn.broker.lock import InstanceLock, bind_socket, refuse_if_served, unlink_own
 from grn.broker.lookout import Lookout, grant_writer, rule_devices
@@ -31,6 +33,8 @@ from grn.broker.store import ProfileStore
 from grn.clashes import clashing_package
 from grn.devices import canonical_spec, open_backend
 from grn.errors import GrnError
+from grn.history.schema import FILE_NAME
+from grn.history.writer import HistoryWriter
 from grn.rules.crowding import crowding
 from grn.rules.estimate import Margin
 from grn.rules.fairness import Limits, parse_limits
@@ -89,12 +93,13 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
         core, settings, spec=spec, masks=masks, state_dir=folder, widens=on_demand
     )
     core.machine.restore(records, core.now())
+    _begin_history(core, settings, records)
     crowded = crowding(
         settings.jobs_at_once, settings.machine_cpus or hostcpu.usable_cpus(reserve=0)
     )
     _warn(core, backend.note, report, clashing_package(), crowded)
     listener = passed or bind_socket(path, mode=_mode(path))
-    core.take_over()
+    core.lives.take_over()
     core.mps.ask_at_once()
     acceptor = Acceptor(core.loop, listener, lambda: Connection(core))
     guard = Guard(
@@ -106,6 +111,7 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
         "ready pid=%d socket=%s devices=%s managed=%d leases=%d",
         core.pid, path, backend.spec, len(core.devices), len(core.machine.leases),
     )  # fmt: skip
+    core.announce("started")
     _tell(ready_fd, f"READY {core.pid}")
     systemd.notify("READY=1")
     why = await core.until_stopped()
@@ -191,6 +197,17 @@ def _assemble(
         slow_s=settings.sample_slow_s,
         debug=settings.debug_invariants,
     )
+
+
+def _begin_history(core: BrokerCore, settings: Settings, records: list[dict[str, Any]]) -> None:
+    """Record what runs from now on, and what the broker before us had no time to."""
+    if not (settings.history_days and settings.history_mib):
+        return
+    path = os.path.join(settings.state_dir, FILE_NAME)
+    writer = HistoryWriter(path, days=settings.history_days, mib=settings.history_mib)
+    history = Historian(core.loop, core.machine, writer)
+    history.take_over(records, core.now(), time.time())
+    core.observers.history = history
 
 
 def _warn(core: BrokerCore, *warnings: str | None) -> None:

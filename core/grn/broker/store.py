@@ -10,7 +10,6 @@ Must not: know what a profile contains.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sqlite3
@@ -21,6 +20,7 @@ import msgpack
 
 from grn import paths
 from grn.errors import JournalError
+from grn.sqlitefile import is_damage, make_private_file, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,11 +30,8 @@ __all__ = ["FILE_NAME", "SCHEMA_VERSION", "ProfileStore"]
 FILE_NAME = "profiles.sqlite"
 SCHEMA_VERSION = 1
 
-_PRIVATE = 0o600
 _BUSY_TIMEOUT_S = 1.0
 _NAMED = 3
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_PRIMARY_CODE = 0xFF  # extended result codes carry the primary one in their low byte
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS profiles (
     type TEXT NOT NULL,
@@ -147,7 +144,7 @@ class ProfileStore:
         try:
             return self._transact(work)
         except sqlite3.DatabaseError as error:
-            if not _is_damage(error):
+            if not is_damage(error):
                 raise self._unusable(error) from error
             self._db.close()
             self._set_aside(error)
@@ -165,7 +162,7 @@ class ProfileStore:
         try:
             return self._open()
         except sqlite3.DatabaseError as error:
-            if not _is_damage(error):
+            if not is_damage(error):
                 raise self._unusable(error) from error
             self._set_aside(error)
         try:
@@ -184,10 +181,8 @@ class ProfileStore:
         return db
 
     def _make_private_file(self) -> None:
-        # SQLite would make it 0644; the files that it puts beside it take over this mode.
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            os.close(os.open(self.path, flags, _PRIVATE))
+            make_private_file(self.path)
         except OSError as error:
             raise JournalError(
                 f"cannot open the profile store {self.path}: {error.strerror}; make it writable, "
@@ -213,16 +208,8 @@ class ProfileStore:
             db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _set_aside(self, error: sqlite3.DatabaseError) -> None:
-        number = 1
-        while os.path.lexists(f"{self.path}.corrupt-{number}"):
-            number += 1
-        aside = f"{self.path}.corrupt-{number}"
         try:
-            os.rename(self.path, aside)
-            # They belong to the damaged file; beside a new one they would damage it as well.
-            for suffix in ("-wal", "-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.rename(self.path + suffix, aside + suffix)
+            aside = set_aside(self.path)
         except OSError as second:
             raise JournalError(
                 f"the profile store {self.path} is damaged ({error}) and cannot be set aside: "
@@ -236,11 +223,6 @@ class ProfileStore:
             f"cannot use the profile store {self.path}: {error}; make room or make it writable, "
             "or set GRN_STATE_DIR to another folder"
         )
-
-
-def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & _PRIMARY_CODE in _DAMAGED
 
 
 def _key(job_type: str, model: str) -> tuple[str | bytes, str | bytes]:

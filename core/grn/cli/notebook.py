@@ -54,4 +54,4 @@ def main(argv: Sequence[str]) -> int:
     )
     leftovers = [] if any(w.startswith("--leftovers") for w in rest) else ["--leftovers", "kill"]
     words = [sys.executable, "-m", "grn.notebook", *options.words()]
-    return run([*rest, *named, *leftovers, "--", *words])
+    return run([*rest, *named, *leftovers, "--", *words], engine="notebook")

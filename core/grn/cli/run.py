@@ -45,8 +45,11 @@ _LONGEST_ALARM_S = 1e6  # no connection takes days, and a timer has a limit
 _OURS = (signal.SIGTERM, signal.SIGKILL)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the commands; return the exit status, or end by a signal as a command did."""
+def main(argv: Sequence[str], *, engine: str = "run") -> int:
+    """Run the commands; return the exit status, or end by a signal as a command did.
+
+    `engine` is what the requests are said to be made by.
+    """
     options = parse(argv)
     hold_standard_descriptors()
     if options.help:
@@ -57,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
     )
     wishes = Wishes(options, os.environ)
     jobs = build_jobs(options, os.environ, wishes)
+    for job in jobs:
+        job.request["engine"] = engine
     if options.explain:
         from grn.cli.explain import explain  # noqa: PLC0415 - nothing else of it is needed
 

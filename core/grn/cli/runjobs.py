@@ -91,6 +91,7 @@ def _job(
     request: dict[str, Any] = {
         "type": job_type,
         "label": label,
+        "engine": "run",
         **{key: wish.values[key] for key in _ASKED},
         "mask": _value(environ, "CUDA_VISIBLE_DEVICES"),
         "outer": _value(environ, "GRN_LEASE"),

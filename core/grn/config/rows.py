@@ -310,6 +310,14 @@ ROWS = (
         unset="~/.local/state/grn",
     ),
     Row("max_types", 5000, _count("max_types", 1), "N", "how many job types are remembered"),
+    Row("history_days", 90, _count("history_days"), "N", "how long what ran is recorded; 0: never"),
+    Row(
+        "history_mib",
+        512,
+        _count("history_mib"),
+        "N",
+        "how many MiB the record of what ran may take; 0: none is kept",
+    ),
     Row(
         "debug",
         False,

@@ -109,8 +109,8 @@ def _status(connection: Connection, until_s: float) -> dict[str, Any]:
         if status is None:
             status = told
         else:
-            for key in ("leases", "waiters"):
-                status[key] += told[key]
+            for key in ("leases", "waiters", "recent"):
+                status.setdefault(key, []).extend(told.get(key, ()))
     assert status is not None  # noqa: S101 - there is a first page
     return status
 

@@ -143,6 +143,7 @@ class _Runner(Reporter):
         options = parse(spec.arguments)
         settings = settings_module.load({"socket": options.socket, "grace": options.grace})
         job = build_jobs(options, os.environ)[0]
+        job.request["engine"] = "queue" if spec.notebook is None else "notebook"
         if self._entry.priority != options.priority:  # it was moved
             job.request["priority"] = self._entry.priority
         batch = Batch(

@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from math import ceil, log2
 
-__all__ = ["QUANTILES", "has_cycles", "is_large", "is_preallocation", "quantiles", "remember"]
+__all__ = [
+    "QUANTILES",
+    "STEPS",
+    "has_cycles",
+    "is_large",
+    "is_preallocation",
+    "quantiles",
+    "remember",
+    "steps",
+]
 
 Curve = list[tuple[float, int]]
 
 QUANTILES = tuple(range(0, 101, 10))
 """Percent of the time, from the least that was held to the most."""
+
+STEPS = 10
+"""Equal parts of a run of which a record keeps what was held."""
 
 _SIMILAR = 0.05
 _DIP = 0.10
@@ -121,3 +133,21 @@ def is_preallocation(curve: Curve, total_mib: int) -> bool:
     if len(taken) < _LEAST_READINGS or held[first][0] - held[0][0] > _BOOT_S:
         return False
     return min(taken) >= taken[0] * (1 - _SIMILAR) and max(taken) <= taken[0] * (1 + _SIMILAR)
+
+
+def steps(curve: Curve, began_s: float, ended_s: float, *, top_mib: int) -> list[int]:
+    """Return what was held at most in each tenth of a run, then the maximum; `[]` if nobody looked.
+
+    The maximum is at least `top_mib`: it is known also where readings were left out.
+    """
+    span = (ended_s - began_s) / STEPS
+    if not curve or span <= 0:
+        return []
+    found = [0] * STEPS
+    ends = [at for at, _ in curve[1:]] + [ended_s]
+    for (at, mib), end in zip(curve, ends, strict=True):
+        first = max(0, min(STEPS - 1, int((at - began_s) / span)))
+        last = max(first, min(STEPS - 1, ceil((end - began_s) / span) - 1))
+        for step in range(first, last + 1):
+            found[step] = max(found[step], mib)
+    return [*found, max(top_mib, *found)]

@@ -22,7 +22,7 @@ def disk_failed(machine: Machine, event: ev.DiskFailed) -> list[ev.Effect]:
             continue
         machine.nested.forget_lease(lease_id)
         machine.ledger.remove(lease_id, lease.uuids)
-        effects.append(ev.Refused(lease.request.ticket, "disk", event.reason))
+        effects.append(ev.Refused(lease.request.ticket, "disk", event.reason, lease.request))
     return effects
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "Granted",
     "Learnt",
     "Left",
+    "Lost",
     "MainGone",
     "MpsSeen",
     "OwnerGone",
@@ -202,6 +203,8 @@ class Settle:
     """Decide what can be granted now."""
 
     now: float
+    at: float | None = None
+    """The time of day, in seconds since 1970: to be shown, never to be reckoned with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +262,8 @@ class Granted:
 
     ticket: int
     lease: Lease
-    nested: bool = False
+    nested: Request | None = None
+    """What was asked inside this lease; `None`: the lease is its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +273,8 @@ class Refused:
     ticket: int
     code: str
     message: str
+    request: Request | None = None
+    """What was asked for; `None`: it was a release that is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +283,7 @@ class Queued:
 
     ticket: int
     reason: str
+    request: Request | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,13 +300,29 @@ class Reported:
     """What a retry needs after it died of device memory, a name of `outcome`; "" if it did not."""
     next_mib: int | None
     notes: tuple[str, ...]
+    end: End
+    """What its client said of the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Nobody saw how the job of this lease ended: its owner is gone, or never heard of it."""
+
+    lease: Lease
+    peak_mib: int | None
+    source: str | None
+    draining: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Write this to the journal before anything later in the list is carried out."""
+    """Write this to the journal before anything later in the list is carried out.
+
+    `started`: a client has named the main process of its lease.
+    """
 
     record: dict[str, object]
+    started: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,4 +341,4 @@ class Said:
     text: str
 
 
-Effect = Granted | Refused | Queued | Reported | Record | Learnt | Said
+Effect = Granted | Refused | Queued | Reported | Lost | Record | Learnt | Said

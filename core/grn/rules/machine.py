@@ -24,11 +24,19 @@ from grn.rules.cores import choose_cores
 from grn.rules.disk import disk_failed, disk_healed
 from grn.rules.fairness import Limits
 from grn.rules.health import xid_text
+from grn.rules.inside import (
+    asked_inside,
+    grant_inside,
+    left,
+    outer_of,
+    reason_inside,
+    reentered,
+)
 from grn.rules.learning import Learning
 from grn.rules.ledger import Ledger
 from grn.rules.model import Lease, LeaseState
-from grn.rules.nested import Hold, NestedBook
-from grn.rules.outcome import OK
+from grn.rules.nested import NestedBook
+from grn.rules.outcome import LOST, OK
 from grn.rules.peaks import peak_of
 from grn.rules.placing import Placement, Placer, Waits
 from grn.rules.policy import BUILT_IN
@@ -116,9 +124,9 @@ class Machine:
             ev.OwnerGone: self._owner_gone,
             ev.MainGone: self._main_gone,
             ev.Returned: lambda event: returned(self, event),
-            ev.Left: self._left,
+            ev.Left: lambda event: left(self, event),
             ev.PeakTold: self._peak_told,
-            ev.Reentered: self._reentered,
+            ev.Reentered: lambda event: reentered(self, event),
             ev.Sampled: lambda event: sampled(self, event),
             ev.Found: self._found,
             ev.Trusted: lambda event: trusted(self, event),
@@ -137,75 +145,29 @@ class Machine:
     def _asked(self, event: ev.Asked) -> list[ev.Effect]:
         request = event.request
         if self.closing:
-            return [ev.Refused(request.ticket, "shutting-down", "the broker is shutting down")]
+            text = "the broker is shutting down"
+            return [ev.Refused(request.ticket, "shutting-down", text, request)]
         if self.disk_problem:
-            return [ev.Refused(request.ticket, "disk", self.disk_problem)]
-        outer = self._outer(request)
+            return [ev.Refused(request.ticket, "disk", self.disk_problem, request)]
+        outer = outer_of(self, request)
         if outer is not None:
-            return self._asked_inside(request, outer)
+            return asked_inside(self, request, outer)
         refusal = self.placer.impossible(request)
         if refusal:
-            return [ev.Refused(request.ticket, "impossible", refusal)]
+            return [ev.Refused(request.ticket, "impossible", refusal, request)]
         self.line.add(request)
         self._fresh.add(request.ticket)
         self.dirty = True
         return []
 
-    def _outer(self, request: Request) -> Lease | None:
-        """Return the live lease that the client is inside of, if any."""
-        outer = self.leases.get(request.outer or "")
-        return None if outer is None or outer.state is LeaseState.DRAINING else outer
-
-    def _asked_inside(self, request: Request, outer: Lease) -> list[ev.Effect]:
-        refusal = self.nested.impossible(request, outer)
-        if refusal:
-            return [ev.Refused(request.ticket, "nested", refusal)]
-        reason = self.nested.wait_reason(request, outer)
-        if reason is None:
-            self.nested.take(request, outer)
-            return [ev.Granted(request.ticket, outer, nested=True)]
-        self.nested.waiting[request.ticket] = request
-        return [ev.Queued(request.ticket, reason)]
-
-    def _left(self, event: ev.Left) -> list[ev.Effect]:
-        """A nested job has ended: others may start in its outer lease, which may be over itself."""
-        hold = self.nested.holds.pop(event.ticket, None)
-        lease = self.leases.get(hold.lease) if hold is not None else None
-        if lease is None:
-            return []
-        self.dirty = True
-        return self.end_if_drained(lease) if lease.state is LeaseState.DRAINING else []
-
-    def _reentered(self, event: ev.Reentered) -> list[ev.Effect]:
-        if event.lease in self.leases:
-            hold = Hold(event.lease, event.owner, event.mib, inside=None)
-            self.nested.holds[event.ticket] = hold
-        return []
-
-    def _grant_inside(self, effects: list[ev.Effect]) -> None:
-        """Look again at what waits inside leases; where one has ended, it waits as all do."""
-        for ticket, request in list(self.nested.waiting.items()):
-            outer = self._outer(request)
-            if outer is not None and self.nested.wait_reason(request, outer) is not None:
-                continue
-            del self.nested.waiting[ticket]
-            if outer is not None:
-                self.nested.take(request, outer)
-                effects.append(ev.Granted(ticket, outer, nested=True))
-                continue
-            refusal = self.placer.impossible(request)
-            if refusal:
-                effects.append(ev.Refused(ticket, "impossible", refusal))
-            else:
-                self.line.add(request)
-
     def _cancelled(self, event: ev.Cancelled) -> list[ev.Effect]:
         inside = self.nested.waiting.pop(event.ticket, None)
-        if self.line.remove(event.ticket) is None and inside is None:
+        request = self.line.remove(event.ticket) or inside
+        if request is None:
             return []
         self._forget_ticket(event.ticket)
         self.dirty = True
-        return [ev.Refused(event.ticket, "cancelled", "the request was withdrawn")]
+        return [ev.Refused(event.ticket, "cancelled", "the request was withdrawn", request)]
 
     def _forget_ticket(self, ticket: int) -> None:
         self._fresh.discard(ticket)
@@ -222,14 +184,16 @@ class Machine:
         self.placer.now = event.now
         effects: list[ev.Effect] = []
         if self.nested.waiting:
-            self._grant_inside(effects)
+            grant_inside(self, effects)
         if not self.disk_problem:
-            self._grant_what_fits(event.now, effects)
-        effects += [ev.Queued(ticket, self.reason(ticket)) for ticket in sorted(self._fresh)]
+            self._grant_what_fits(event, effects)
+        for ticket in sorted(self._fresh):
+            request = self.line.get(ticket)
+            effects.append(ev.Queued(ticket, self.reason(ticket), request))
         self._fresh.clear()
         return effects
 
-    def _grant_what_fits(self, now: float, effects: list[ev.Effect]) -> None:
+    def _grant_what_fits(self, event: ev.Settle, effects: list[ev.Effect]) -> None:
         head: Reservation | None = None
         no_room: dict[tuple[object, ...], Waits] = {}
         self._reasons.clear()
@@ -243,7 +207,7 @@ class Machine:
                 continue
             verdict, replaced = self._place(request, head, own)
             if isinstance(verdict, Placement):
-                effects += self._grant_in_place_of(now, request, verdict, replaced)
+                effects += self._grant_in_place_of(event, request, verdict, replaced)
                 self.limits.add(request)
                 continue
             no_room[request.shape] = verdict
@@ -267,7 +231,7 @@ class Machine:
         return self.placer.place(request, head), []
 
     def _grant_in_place_of(
-        self, now: float, request: Request, placement: Placement, replaced: list[Lease]
+        self, event: ev.Settle, request: Request, placement: Placement, replaced: list[Lease]
     ) -> list[ev.Effect]:
         """Grant a lease; what its process holds on from leases before counts in it at once."""
         held: dict[str, int] = {}
@@ -277,12 +241,12 @@ class Machine:
                 booking = self.ledger.by_uuid[uuid].bookings[lease.id]
                 held[uuid] = max(held.get(uuid, 0), booking.measured_mib)
             effects += self.end(lease)
-        effects += self._grant(now, request, placement)
+        effects += self._grant(event, request, placement)
         for uuid, mib in held.items():
             self.ledger.measure(f"{self.token}-{self.number}", uuid, mib)
         return effects
 
-    def _grant(self, now: float, request: Request, placement: Placement) -> list[ev.Effect]:
+    def _grant(self, event: ev.Settle, request: Request, placement: Placement) -> list[ev.Effect]:
         threads = self.fair_share() if request.cpus is None else max(1, request.cpus)
         threads = min(threads, request.cores or threads)
         cores = self._cores_for(request, threads)
@@ -296,12 +260,13 @@ class Machine:
             uuids=placement.uuids,
             booked_mib=placement.mib,
             state=LeaseState.PROBE if placement.probe else LeaseState.RUNNING,
-            granted_s=now,
+            granted_s=event.now,
+            granted_at=event.at,
             threads=len(cores) or threads,
             cores=cores,
             mps=self._limits(request, placement),
             main=request.owner if request.in_process else None,
-            started_s=now if request.in_process else None,
+            started_s=event.now if request.in_process else None,
         )
         self.ledger.place(
             lease.id,
@@ -348,7 +313,7 @@ class Machine:
         """Say why a request waits, with numbers, as of now."""
         request = self.line.get(ticket)
         if request is None:
-            return self._reason_inside(ticket)
+            return reason_inside(self, ticket)
         if self.disk_problem:
             return self.disk_problem
         known = self._reasons.get(ticket)
@@ -360,13 +325,6 @@ class Machine:
             return verdict.reason
         return "about to be decided"
 
-    def _reason_inside(self, ticket: int) -> str:
-        request = self.nested.waiting.get(ticket)
-        outer = None if request is None else self._outer(request)
-        if request is None or outer is None:
-            return ""
-        return self.nested.wait_reason(request, outer) or "about to be decided"
-
     # -- life of a lease ------------------------------------------------------------------------
 
     def _started(self, event: ev.Started) -> list[ev.Effect]:
@@ -375,7 +333,7 @@ class Machine:
             return []
         lease.main = event.main
         lease.started_s = event.now
-        return [ev.Record(main_record(lease))]
+        return [ev.Record(main_record(lease), started=True)]
 
     def _peak_told(self, event: ev.PeakTold) -> list[ev.Effect]:
         lease = self.leases.get(event.lease)
@@ -392,6 +350,7 @@ class Machine:
             return [ev.Refused(event.ticket, "lease", text)]
         outcome = self.learning.outcome(lease, event.end)
         end = event.end
+        lease.outcome, lease.end, lease.ended_at = outcome, end, event.at
         cure = self.learning.cure(lease, outcome, end.said)
         notes, effects = self.learning.ended(
             lease, outcome, event.now, said_oom=end.said_oom, cure=cure, at=event.at
@@ -415,9 +374,10 @@ class Machine:
             cure,
             self.learning.next_mib(lease, cure),
             tuple(notes),
+            end,
         )
-        effects += self.drain(lease, event.now) if drains else self.end(lease)
-        return [*effects, report]
+        effects.append(report)
+        return effects + (self.drain(lease, event.now) if drains else self.end(lease))
 
     def _owner_gone(self, event: ev.OwnerGone) -> list[ev.Effect]:
         lease = self.leases.get(event.lease)
@@ -426,14 +386,23 @@ class Machine:
         lease.owner_gone = True
         effects: list[ev.Effect] = [ev.Said("warning", f"owner-gone lease={lease.id}")]
         if lease.state is not LeaseState.DRAINING:
-            _, learnt = self.learning.ended(lease, "lost", event.now)
+            _, learnt = self.learning.ended(lease, LOST, event.now)
             effects += learnt
         in_process = lease.main is None or lease.main == lease.request.owner
         if not event.main_alive:
             lease.main = None
-        if (event.main_alive and not in_process) or self.is_used(lease):
-            return effects + self.drain(lease, event.now)
-        return effects + self.end(lease)
+        drains = (event.main_alive and not in_process) or self.is_used(lease)
+        effects += self.lost(lease, drains=drains)
+        return effects + (self.drain(lease, event.now) if drains else self.end(lease))
+
+    def lost(self, lease: Lease, *, drains: bool) -> list[ev.Effect]:
+        """Note that nobody saw the end of a lease; nothing, if it was told before."""
+        if lease.outcome:
+            return []
+        lease.outcome = LOST
+        peak = peak_of(lease)
+        mib, source = (peak.mib, peak.source) if peak is not None else (None, None)
+        return [ev.Lost(lease, mib, source, drains)]
 
     def _main_gone(self, event: ev.MainGone) -> list[ev.Effect]:
         lease = self.leases.get(event.lease)

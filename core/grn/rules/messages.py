@@ -8,11 +8,13 @@ The protocol, after a hello from either side (`magic`, `version`, the client's `
               to), in_process (it uses the device itself), largest (only the
               largest devices will do), compute (percent of each device's multiprocessors),
               processes (of the job that use a device), affinity (it wants cores of its own, of
-              core_ids), waited_s, asked_s (on the monotonic clock)
+              core_ids), engine (what made the request: run, doit ...), waited_s, asked_s (on the
+              monotonic clock)
               -> waiting (reason), then granted or refused
     cancel    -> refused, unless a grant was on its way
     started   lease, pid of the job's main process; not answered
-    release   lease, exit_code, signal, said (what its last words tell), said_oom, stopped
+    release   lease, exit_code, signal, said (what its last words tell), said_oom, stopped, cpu_s
+              and rss_mib (of its processes: what they took, and the largest of one)
               -> released (remedy: what a retry would need)
     peak      lease, mib: what one of its processes says that it held at most -> noted
     adopt     leases that a client goes on holding under a new broker, nested (id, lease and
@@ -20,6 +22,9 @@ The protocol, after a hello from either side (`magic`, `version`, the client's `
     leave     the id of a granted request that was nested: that job is over; not answered
     foresee   wishes, each with the fields of an acquire -> foreseen (at_once: for each, whether it
               would be answered at once, if they were asked now in this order; reserves nothing)
+    watch     events (all that happens from now on), since (a number of an event: what came after
+              it first), status_every_s (the state of the books as often, when it has changed)
+              -> watched, then event (event) and status (status, more), until the client leaves
     status, profiles, stop
 
 Requests carry an `id`, answers repeat it. Added fields are ignored by who does not know them.
@@ -59,9 +64,10 @@ __all__ = [
     "request_from",
 ]
 
-FEATURES = ("adopt", "status", "profiles", "stop")
+FEATURES = ("adopt", "status", "profiles", "stop", "watch")
 _LARGEST = 1 << 40
 _MOST_CORES = 1 << 16
+_LONGEST_ENGINE = 32
 _SAME_CLOCK_S = 60.0
 """A container may have a clock of its own, and a message may lie in a socket for a while."""
 
@@ -178,6 +184,7 @@ def request_from(
         affinity=message.get("affinity") is True,
         core_ids=_core_ids(message.get("core_ids")),
         within=within,
+        engine=_engine(message),
     )
 
 
@@ -194,6 +201,13 @@ def _arrived(message: Mapping[str, Any], now: float) -> float:
     if isinstance(asked, float) and abs(now - waited - asked) < _SAME_CLOCK_S:
         return asked
     return now - waited
+
+
+def _engine(message: Mapping[str, Any]) -> str:
+    engine = text(message, "engine")
+    if len(engine) > _LONGEST_ENGINE:
+        raise UsageError(f"engine: a text of at most {_LONGEST_ENGINE} characters is expected")
+    return engine
 
 
 def _compute(message: Mapping[str, Any]) -> int | None:
@@ -235,7 +249,18 @@ def end_from(message: Mapping[str, Any]) -> End:
         said_oom=message.get("said_oom") is True,
         said=text(message, "said"),
         stopped=message.get("stopped") is True,
+        cpu_s=_seconds(message, "cpu_s"),
+        rss_mib=number(message, "rss_mib"),
     )
+
+
+def _seconds(message: Mapping[str, Any], key: str) -> float | None:
+    value = message.get(key)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value < _LARGEST:
+        raise UsageError(f"{key}: {value!r} is not a duration in seconds")
+    return float(value)
 
 
 def released_reply(request_id: object, report: Reported, *, ran_s: float) -> dict[str, Any]:

@@ -94,7 +94,8 @@ class Request:
     devices will do. `compute`: percent of each device's multiprocessors; `processes`: how many
     processes of the job use a device, each of which has limits of its own. `affinity`: it wants cores
     of its own, out of `core_ids` if the client may use those alone. `within`: the nested job, by its
-    ticket, of the same process in which this one is asked for.
+    ticket, of the same process in which this one is asked for. `engine`: what made the request (`run`,
+    `doit` ...), to be shown.
     """
 
     ticket: int
@@ -121,6 +122,7 @@ class Request:
     affinity: bool = False
     core_ids: frozenset[int] | None = None
     within: int | None = None
+    engine: str = ""
 
     @property
     def shape(self) -> tuple[object, ...]:
@@ -149,6 +151,10 @@ class End:
     said: str = ""
     """What its last words tell: a name of `outcome`, "" if nothing."""
     stopped: bool = False
+    cpu_s: float | None = None
+    """User and system time of its processes."""
+    rss_mib: int | None = None
+    """The largest resident memory of one of them."""
 
 
 @dataclass(slots=True)
@@ -200,6 +206,12 @@ class Lease:
     """The cores to which it is bound, if it asked for its own."""
     mps: str = ""
     """The folder of the MPS daemon that holds its limits; "" if it is trusted to keep them."""
+    granted_at: float | None = None
+    ended_at: float | None = None
+    """Times of day, in seconds since 1970: to be shown, never to be reckoned with."""
+    outcome: str = ""
+    """How its job ended; "" while it runs."""
+    end: End | None = None
 
     @property
     def type(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from grn.rules.model import Lease, LeaseState, Owner, Request
+from grn.rules.model import End, Lease, LeaseState, Owner, Request
 from grn.rules.policy import named
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "end_record",
+    "ending_of",
     "grant_record",
     "health_record",
     "lease_from_record",
@@ -62,12 +63,16 @@ def grant_record(lease: Lease, *, alone: bool) -> dict[str, object]:
         "affinity": request.affinity,
         "cores": lease.cores,
         "mps": lease.mps,
+        "engine": request.engine,
+        "at": lease.granted_at,
+        **_ending(lease),
     }
 
 
 def main_record(lease: Lease) -> dict[str, object]:
     """Describe what changed since the grant: the main process, the state, a probe's booking."""
     return {
+        **_ending(lease),
         "ev": "main",
         "lease": lease.id,
         "main": (lease.main.pid, lease.main.start) if lease.main else None,
@@ -78,7 +83,20 @@ def main_record(lease: Lease) -> dict[str, object]:
 
 def end_record(lease: Lease) -> dict[str, object]:
     """Say that a lease has ended."""
-    return {"ev": "end", "lease": lease.id}
+    return {"ev": "end", "lease": lease.id, **_ending(lease)}
+
+
+def _ending(lease: Lease) -> dict[str, object]:
+    """Say how its job ended, if that is known: a history may have lost it with its broker."""
+    if not lease.outcome:
+        return {}
+    end = lease.end
+    return {
+        "outcome": lease.outcome,
+        "ended_at": lease.ended_at,
+        "exit_code": end.exit_code if end is not None else None,
+        "signal": end.signal if end is not None else None,
+    }
 
 
 def health_record(uuid: str, health: DeviceHealth) -> dict[str, object]:
@@ -116,8 +134,10 @@ def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
         compute=record.get("compute"),
         processes=int(record.get("processes", 1)),
         affinity=bool(record.get("affinity", False)),
+        engine=str(record.get("engine", "")),
     )
     main = record.get("main")
+    outcome, ended_at, end = ending_of(record)
     return Lease(
         id=str(record["lease"]),
         number=int(record["number"]),
@@ -135,4 +155,17 @@ def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
         together=bool(record.get("together", False)),
         cores=tuple(record.get("cores", ())),
         mps=str(record.get("mps", "")),
+        granted_at=record.get("at"),
+        outcome=outcome,
+        ended_at=ended_at,
+        end=end,
     )
+
+
+def ending_of(record: Mapping[str, Any]) -> tuple[str, float | None, End | None]:
+    """Return outcome, time of day and end that a record tells of; "" if it tells of none."""
+    outcome = record.get("outcome")
+    if not outcome:
+        return "", None, None
+    end = End(exit_code=record.get("exit_code"), signal=record.get("signal"))
+    return str(outcome), record.get("ended_at"), end

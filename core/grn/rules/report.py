@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from grn.rules.curve import QUANTILES
 from grn.rules.model import DeviceState
 from grn.rules.peaks import peak_of
-from grn.rules.wire import encode
+from grn.rules.wire import MAX_FRAME, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,9 +17,20 @@ if TYPE_CHECKING:
     from grn.rules.machine import Machine
     from grn.rules.model import Lease, Request
 
-__all__ = ["SCHEMA", "device_report", "pages", "profiles_report", "status_report"]
+__all__ = [
+    "PAGED",
+    "PAGE_BYTES",
+    "SCHEMA",
+    "device_report",
+    "pages",
+    "profiles_report",
+    "status_pages",
+    "status_report",
+]
 
 SCHEMA = 1
+PAGE_BYTES = MAX_FRAME * 3 // 4
+"""Of the entries of a report on one page; the rest of a frame is for devices and warnings."""
 
 
 def status_report(machine: Machine, now: float, warnings: list[str]) -> dict[str, Any]:
@@ -34,6 +45,25 @@ def status_report(machine: Machine, now: float, warnings: list[str]) -> dict[str
         "ram_mib": {"total": ledger.ram.total, "booked": ledger.ram.booked},
         "warnings": warnings,
     }
+
+
+PAGED = ("leases", "waiters", "recent")
+"""The lists of a status that may be longer than a frame, in the order in which pages hold them."""
+
+
+def status_pages(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Split a status so that each page fits a frame; all but the long lists is on every page."""
+    tagged = [(key, entry) for key in PAGED for entry in report.get(key, ())]
+    parts = pages([entry for _, entry in tagged], PAGE_BYTES)
+    found: list[dict[str, Any]] = []
+    rest = iter(tagged)
+    for part in parts:
+        page = {**report, **{key: [] for key in PAGED}}
+        for _ in part:
+            key, entry = next(rest)
+            page[key].append(entry)
+        found.append(page)
+    return found
 
 
 def pages(entries: Iterable[dict[str, Any]], limit: int) -> list[list[dict[str, Any]]]:
@@ -88,6 +118,9 @@ def _lease(machine: Machine, lease: Lease, now: float) -> dict[str, Any]:
         "label": lease.request.label,
         "pid": main.pid,
         "owner_pid": lease.request.owner.pid,
+        "uid": lease.request.owner.uid,
+        "engine": lease.request.engine or None,
+        "policy": str(lease.request.policy),
         "devices": list(lease.uuids),
         "booked_mib": lease.booked_mib,
         "measured_mib": max(measured, default=0),
@@ -108,6 +141,11 @@ def _waiter(machine: Machine, request: Request, now: float) -> dict[str, Any]:
         "type": request.type,
         "label": request.label,
         "pid": request.owner.pid,
+        "uid": request.owner.uid,
+        "engine": request.engine or None,
+        "ticket": request.ticket,
+        "gpus": request.gpus,
+        "memory_mib": "whole" if request.whole else request.memory_mib,
         "since_s": round(now - request.arrived_s, 3),
         "priority": request.priority,
         "reason": machine.reason(request.ticket),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grn.rules import events as ev
 from grn.rules.health import DeviceHealth
 from grn.rules.model import DeviceState, LeaseState
-from grn.rules.records import grant_record, health_record, lease_from_record
+from grn.rules.records import ending_of, grant_record, health_record, lease_from_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -95,6 +95,8 @@ def _restore_change(machine: Machine, record: Mapping[str, Any]) -> None:
     main = record.get("main")
     owner = lease.request.owner
     lease.main = replace(owner, pid=int(main[0]), start=int(main[1])) if main else None
+    if record.get("outcome"):
+        lease.outcome, lease.ended_at, lease.end = ending_of(record)
     state = LeaseState(record.get("state", lease.state))
     if state is LeaseState.DRAINING and lease.state is not LeaseState.DRAINING:
         machine.ledger.release_pools(lease.id)
@@ -124,6 +126,7 @@ def returned(machine: Machine, event: ev.Returned) -> list[ev.Effect]:
         if lease.id not in event.alive:
             lease.main = None
         keeps = lives or machine.is_used(lease)
+        effects += machine.lost(lease, drains=keeps)
         effects += machine.drain(lease, event.now) if keeps else machine.end(lease)
     return effects
 

@@ -1,0 +1,62 @@
+"""The state of the books for whoever asks: the rules' report with what only the broker knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from grn import procs
+from grn.rules.lost import lost_now
+from grn.rules.report import status_report
+from grn.rules.seeing import warnings as seen_warnings
+
+if TYPE_CHECKING:
+    from grn.broker.core import BrokerCore
+
+__all__ = ["Teller"]
+
+_PROCESSES_S = 10.0
+"""For how long a look at all processes serves who only watches: it costs more than all the rest."""
+
+
+class Teller:
+    """Puts a status together."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._marked: dict[str, list[int]] = {}
+        self._marked_s = -_PROCESSES_S
+
+    def status(self, *, closely: bool) -> dict[str, Any]:
+        """Describe the books; processes that were left behind as of now only if `closely`."""
+        core = self._core
+        core.observers.tell()
+        report = status_report(core.machine, core.now(), self._warnings(closely=closely))
+        report["recent"] = list(core.observers.recent)
+        if report["waiters"]:
+            report["lost"] = lost_now(core.machine)
+        report["broker"] = {
+            "pid": core.pid,
+            "devices": core.backend.spec,
+            "meter": core.backend.meter,
+        }
+        return report
+
+    def _warnings(self, *, closely: bool) -> list[str]:
+        core = self._core
+        warnings = [*core.warnings, *seen_warnings(core.machine)]
+        warnings += self._left_behind(closely=closely)
+        if core.machine.disk_problem:
+            warnings.append(f"{core.machine.disk_problem}: nothing new is granted")
+        return warnings + [problem for problem in core.problems() if problem]
+
+    def _left_behind(self, *, closely: bool) -> list[str]:
+        """Name processes of leases that have ended: they hold no device memory, but they live."""
+        now = self._core.now()
+        if closely or now - self._marked_s >= _PROCESSES_S:
+            self._marked, self._marked_s = dict(procs.with_marker()), now
+        machine = self._core.machine
+        return [
+            f"lease {lease} has ended; of its processes {', '.join(map(str, pids))} still live"
+            for lease, pids in self._marked.items()
+            if lease not in machine.leases and lease.startswith(f"{machine.token}-")
+        ]
