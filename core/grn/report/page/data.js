@@ -1,0 +1,130 @@
+// Reads the data of the page (its form is described in grn/report/data.py) into leases and types.
+
+const OOM = new Set(["oom", "oom-suspected"]);
+const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+function letterOf(number) {
+  const rest = Math.floor(number / LETTERS.length);
+  return (rest ? letterOf(rest - 1) : "") + LETTERS[number % LETTERS.length];
+}
+
+class Model {
+  constructor(data) {
+    this.data = data;
+    this.devices = data.devices;
+    this.kinds = new Map();
+    this.leases = [];
+    this.byId = new Map();
+    this.now = data.made_at;
+    this._decode(data.leases, data.words);
+    this._nameKinds();
+    this.totals = data.totals.map(([kind, outcome, number, peak]) => ({
+      kind: data.words[kind],
+      outcome: known(outcome) ? data.words[outcome] : null,
+      number,
+      peak,
+    }));
+  }
+
+  _decode(columns, words) {
+    const column = (name) => columns[name] || [];
+    const word = (name, i) => (known(column(name)[i]) ? words[column(name)[i]] : null);
+    let granted = 0;
+    for (let i = 0; i < columns.count; i += 1) {
+      granted += column("granted")[i];
+      const from = columns.base + granted / 1000;
+      const lease = { from, number: i };
+      for (const name of ["id", "uid", "pid", "priority", "gpus", "booked_mib", "probe", "exit_code",
+        "signal", "peak_mib", "rss_mib", "cpu_s", "curve", "devices"]) lease[name] = column(name)[i] ?? null;
+      for (const name of ["label", "engine", "policy", "outcome", "source"]) lease[name] = word(name, i);
+      for (const name of ["waited", "ran"]) lease[name] = seconds(column(name)[i]);
+      const ended = seconds(column("ended")[i]);
+      lease.ended = known(ended) ? from + ended : null;
+      lease.freed = known(ended) ? lease.ended + (seconds(column("freed")[i]) ?? 0) : null;
+      this._take(lease, word("type", i));
+    }
+  }
+
+  _take(lease, type) {
+    lease.kind = this.kind(type);
+    lease.kind.leases.push(lease);
+    lease.oom = OOM.has(lease.outcome);
+    this.leases.push(lease);
+    this.byId.set(lease.id, lease);
+    return lease;
+  }
+
+  kind(type) {
+    if (!this.kinds.has(type)) this.kinds.set(type, { type, leases: [], colour: null, letter: "" });
+    return this.kinds.get(type);
+  }
+
+  // Those that fill most of the timeline have colours of their own. A letter each has one; who has
+  // been given a colour keeps it, so that a page that is alive does not change under one's eyes.
+  _nameKinds() {
+    const weight = (kind) =>
+      kind.leases.reduce((sum, x) => sum + (x.booked_mib ?? 1) * (this.end(x) - x.from) * x.devices.length, 0);
+    const weights = new Map([...this.kinds.values()].map((kind) => [kind, weight(kind)]));
+    const order = [...this.kinds.values()].sort((a, b) => weights.get(b) - weights.get(a));
+    this.named = this.named ?? 0;
+    for (const kind of order) {
+      if (kind.letter) continue;
+      kind.letter = letterOf(this.named);
+      kind.colour = this.named < TYPE_COLOURS ? this.named : null;
+      this.named += 1;
+    }
+  }
+
+  end(lease) {
+    return lease.freed ?? lease.ended ?? Math.max(this.now, lease.from);
+  }
+
+  extent() {
+    const { since, until, usage } = this.data;
+    let from = Infinity;
+    let to = -Infinity;
+    for (const lease of this.leases) {
+      from = Math.min(from, lease.from);
+      to = Math.max(to, this.end(lease));
+    }
+    if (usage.bins.length && (!this.leases.length || this.cut)) {
+      from = Math.min(from, usage.base + usage.bins[0] * usage.step_s);
+      to = Math.max(to, usage.base + (usage.bins[usage.bins.length - 1] + 1) * usage.step_s);
+    }
+    if (!(from < to)) return [since, until];
+    from = Math.max(from, since);
+    to = Math.min(to, Math.max(until, this.now));
+    const margin = Math.max((to - from) * 0.01, 0.05);
+    return [from - margin, to + margin];
+  }
+
+  get cut() {
+    return this.data.leases_in_all > this.data.leases.count;
+  }
+
+  deviceName(number) {
+    const device = this.devices[number];
+    return known(device.index) ? `device ${device.index}` : `device ${device.uuid.slice(0, 12)}`;
+  }
+}
+
+const seconds = (ms) => (known(ms) ? ms / 1000 : null);
+
+// In which words an end is told, and how it counts: ok, oom, bad (not by its own fault or choice: none).
+function endOf(lease) {
+  const outcome = lease.outcome;
+  if (outcome === null) return { text: lease.ended === null ? "running" : "unknown", sort: "none" };
+  if (outcome === "ok") return { text: "ok", sort: "ok" };
+  if (outcome === "oom") return { text: "out of memory", sort: "oom" };
+  if (outcome === "oom-suspected") return { text: "out of memory?", sort: "oom" };
+  if (outcome === "failed" && known(lease.exit_code)) return { text: `failed (${lease.exit_code})`, sort: "bad" };
+  if (outcome === "killed" && known(lease.signal)) return { text: `killed (${lease.signal})`, sort: "bad" };
+  return { text: outcome, sort: "bad" };
+}
+
+const SIGNS = { ok: "✓", oom: "▲", bad: "✕", none: "" };
+
+function endMark(lease) {
+  const { text, sort } = endOf(lease);
+  return el("span", { class: `end ${sort}` }, SIGNS[sort] ? `${SIGNS[sort]} ${text}` : text);
+}
