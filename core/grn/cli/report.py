@@ -14,18 +14,17 @@ import os
 import socket
 import sys
 import time
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from grn import __version__
 from grn.errors import GrnError, UsageError
-from grn.history.schema import FILE_NAME
+from grn.history.moments import EXAMPLES, parse_moment
+from grn.history.reader import path_in
 from grn.report.data import MOST_LEASES, Maker, device_list, report_data
 from grn.report.learnt import learnt
 from grn.report.page import render
 from grn.report.source import HistoryFile, Span
 from grn.report.trace import trace
-from grn.rules.units import parse_duration_s
 from grn.settings import load
 
 if TYPE_CHECKING:
@@ -48,7 +47,9 @@ def main(argv: Sequence[str]) -> int:
     settings = load({"state_dir": args.state_dir})
     now = time.time()
     span = _span(args, now)
-    with HistoryFile(os.path.join(settings.state_dir, FILE_NAME)) as history:
+    if args.output == args.trace == "-":
+        raise UsageError("page and trace cannot both go to standard output: name a file for one")
+    with _history(path_in(settings.state_dir)) as history:
         if args.trace:
             _write_trace(history, span, args.trace, now)
         if args.output or not args.trace:
@@ -61,8 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="grn report",
         description="Write one page about what ran where: a timeline of the devices, memory booked and"
         " measured, waits, ends for want of memory, and what is known of each type.",
-        epilog="TIME is a date (2026-03-01), a date and time (2026-03-01T18:30), or how long ago (90m,"
-        " 12h, 2d). The page is one file that needs no network.",
+        epilog=f"TIME is such as {EXAMPLES}. The page is one file that needs no network.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -74,8 +74,8 @@ def _parser() -> argparse.ArgumentParser:
         help="write the leases as a trace for ui.perfetto.dev; the page only with -o then",
     )
     parser.add_argument("--days", type=_days, metavar="N", help=f"the last N days (default: {_DAYS:g})")
-    parser.add_argument("--since", type=_time, metavar="TIME", help="from then on")
-    parser.add_argument("--until", type=_time, metavar="TIME", help="until then (default: now)")
+    parser.add_argument("--since", metavar="TIME", help="from then on")
+    parser.add_argument("--until", metavar="TIME", help="until then (default: now)")
     parser.add_argument("--state-dir", metavar="DIR", help="where the history is kept")
     return parser
 
@@ -90,33 +90,28 @@ def _days(text: str) -> float:
     return days
 
 
-def _time(text: str) -> float:
-    """Read a date, a date and time, or how long ago."""
-    try:
-        return time.time() - parse_duration_s(text, what="time")
-    except UsageError:
-        pass  # it is no duration
-    try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither a date such as 2026-03-01 or 2026-03-01T18:30, nor how long ago,"
-            " such as 12h or 2d"
-        ) from None
-
-
 def _span(args: argparse.Namespace, now: float) -> Span:
     if args.days is not None and args.since is not None:
         raise UsageError("--days and --since both say where the report begins: give one of them")
-    until = now if args.until is None else args.until
-    since = args.since
-    if since is None:
-        since = until - (_DAYS if args.days is None else args.days) * _DAY_S
+    until = now if args.until is None else parse_moment(args.until, now, what="--until")
+    days = _DAYS if args.days is None else args.days
+    since = until - days * _DAY_S
+    if args.since is not None:
+        since = parse_moment(args.since, now, what="--since")
     if since >= until:
         raise UsageError(
             f"the report would begin {since - until:.0f} s after its end: --since must be before --until"
         )
     return Span(since, until)
+
+
+def _history(path: str) -> HistoryFile:
+    try:
+        return HistoryFile(path)
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no history yet: the broker begins it with the first job, in {path}"
+        ) from None
 
 
 def _write_page(
@@ -142,8 +137,8 @@ def _write_page(
 
 
 def _write_trace(history: HistoryFile, span: Span, path: str, now: float) -> None:
-    leases = history.leases(span, _ALL)
-    made = trace(leases, device_list(history.devices(), leases), now=min(now, span.until))
+    leases = history.rows(span, _ALL)
+    made = trace(leases, device_list(history.device_rows(), leases, span), now=min(now, span.until))
     _write(path, json.dumps(made, separators=(",", ":"), allow_nan=False).encode())
     if path != "-":
         print(f"{path}: {len(leases):,} leases; open it at https://ui.perfetto.dev")
@@ -156,11 +151,14 @@ def _write(path: str, content: bytes) -> None:
         sys.stdout.buffer.write(content)
         return
     beside = f"{path}.{os.getpid()}.part"
+    if os.path.exists(path) and not os.path.isfile(path):
+        beside = path  # a pipe or a device such as /dev/null is written to, never replaced
     try:
         with open(beside, "wb") as file:
             file.write(content)
-        os.replace(beside, path)
+        if beside != path:
+            os.replace(beside, path)
     except OSError as error:
-        if os.path.exists(beside):
+        if beside != path and os.path.exists(beside):
             os.unlink(beside)
         raise GrnError(f"cannot write {path}: {error.strerror}") from error

@@ -74,9 +74,9 @@ def report_data(
 ) -> dict[str, Any]:
     """Read all that the page shows of a span. `learnt` is what is known of types."""
     words = Words()
-    leases = history.leases(span, limit)
+    leases = history.rows(span, limit)
     totals = history.totals(span)
-    devices = device_list(history.devices(), leases)
+    devices = device_list(history.device_rows(), leases, span)
     extent = _extent(history, span, leases, maker.now)
     step_s = _step_s(extent)
     kinds = {kind for kind, *_ in totals[:_MOST_TYPES]}
@@ -106,12 +106,14 @@ def report_data(
 
 
 def device_list(
-    known: Iterable[tuple[Any, ...]], leases: Iterable[Mapping[str, Any]]
+    known: Iterable[tuple[Any, ...]], leases: Sequence[Mapping[str, Any]], span: Span
 ) -> list[dict[str, Any]]:
-    """Return the devices that are known or were used, those without an index last."""
+    """Return the devices that were there or were used in the span, those without an index last."""
+    used = {uuid for lease in leases for uuid in lease["devices"].split()}
     found: dict[str, dict[str, Any]] = {
         uuid: {"uuid": uuid, "index": index, "model": model, "total_mib": total, "capacity_mib": cap}
-        for uuid, index, model, total, cap, *_ in known
+        for uuid, index, model, total, cap, seen_at in known
+        if uuid in used or seen_at >= span.since
     }
     for lease in leases:
         for uuid in lease["devices"].split():

@@ -9,26 +9,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
 
-from grn.errors import JournalError, UsageError
-from grn.history.schema import SCHEMA_VERSION
+from grn.history.reader import History
+from grn.history.record import COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-__all__ = ["LEASE_COLUMNS", "HistoryFile", "Span"]
+__all__ = ["HistoryFile", "Span"]
 
-_BUSY_TIMEOUT_S = 5.0
 _WITHIN = "granted_at < :until AND (ended_at IS NULL OR coalesce(freed_at, ended_at) >= :since)"
-
-LEASE_COLUMNS = (
-    "seq", "id", "type", "label", "uid", "pid", "engine", "policy", "priority", "gpus", "devices",
-    "booked_mib", "probe", "asked_at", "granted_at", "ended_at", "freed_at", "waited_s", "ran_s",
-    "outcome", "exit_code", "signal", "peak_mib", "source", "cpu_s", "rss_mib", "curve",
-)  # fmt: skip
 
 
 class Span(NamedTuple):
@@ -38,71 +29,33 @@ class Span(NamedTuple):
     until: float
 
 
-class HistoryFile:
-    """The history, open for reading. For one thread at a time.
+class HistoryFile(History):
+    """The history, with what a report asks of it. A context manager; for one thread at a time.
 
     Raises:
-        UsageError: there is no such file, or a newer GRN wrote it.
-        JournalError: it cannot be read.
+        FileNotFoundError: there is none.
+        JournalError: it cannot be read, or a newer GRN made it.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        if not os.path.exists(path):
-            raise UsageError(
-                f"there is no history at {path}: no job has run under this GRN_STATE_DIR yet, or"
-                " history_days is 0"
-            )
-        with self._named():
-            self._db = sqlite3.connect(
-                f"file:{quote(os.path.abspath(path))}?mode=ro",
-                uri=True,
-                timeout=_BUSY_TIMEOUT_S,
-                check_same_thread=False,
-            )
-            # A command may hold bytes that are no UTF-8.
-            self._db.text_factory = _text
-            version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        if version > SCHEMA_VERSION:
-            self.close()
-            raise UsageError(
-                f"the history {path} has schema {version}, this GRN knows {SCHEMA_VERSION}: use the"
-                " newer GRN"
-            )
-
-    def __enter__(self) -> HistoryFile:  # noqa: PYI034 - as `Client` has it
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Say of which file SQLite speaks."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise JournalError(f"cannot read the history {self.path}: {error}") from error
-
     def _all(self, query: str, values: dict[str, object]) -> list[tuple[Any, ...]]:
-        with self._named():
+        if not self.begun:
+            return []
+        try:
             return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from error
 
-    def leases(self, span: Span, limit: int) -> list[dict[str, Any]]:
+    def rows(self, span: Span, limit: int) -> list[dict[str, Any]]:
         """Return the leases of the span in order of granting, at most the newest `limit`."""
         query = (
-            f"SELECT {', '.join(LEASE_COLUMNS)} FROM lease WHERE {_WITHIN}"  # noqa: S608 - constants
+            f"SELECT {', '.join(COLUMNS)} FROM lease WHERE {_WITHIN}"  # noqa: S608 - constants
             " ORDER BY granted_at DESC, seq DESC LIMIT :limit"
         )
         rows = self._all(query, {**span._asdict(), "limit": limit})
         return [
             {
-                name: _text(value) if isinstance(value, bytes) else value
-                for name, value in zip(LEASE_COLUMNS, row, strict=True)
+                name: os.fsdecode(value) if isinstance(value, bytes) else value
+                for name, value in zip(COLUMNS, row, strict=True)
             }
             for row in reversed(rows)
         ]
@@ -114,9 +67,9 @@ class HistoryFile:
             " GROUP BY type, outcome ORDER BY count(*) DESC"
         )
         rows = self._all(query, span._asdict())
-        return [(_text(kind), *rest) for kind, *rest in rows]
+        return [(os.fsdecode(kind), *rest) for kind, *rest in rows]
 
-    def devices(self) -> list[tuple[Any, ...]]:
+    def device_rows(self) -> list[tuple[Any, ...]]:
         """Return (uuid, index, model, total, capacity in MiB, last seen) of every device known."""
         query = "SELECT uuid, idx, model, total_mib, capacity_mib, seen_at FROM device ORDER BY idx"
         return self._all(query, {})
@@ -137,8 +90,9 @@ class HistoryFile:
     def usage_extent(self, span: Span) -> tuple[float | None, float | None]:
         """Return the beginning of the first and of the last minute that has a row."""
         query = "SELECT min(at), max(at) FROM usage WHERE at >= :since AND at < :until"
-        first, last = self._all(query, span._asdict())[0]
-        return first, last
+        for first, last in self._all(query, span._asdict()):
+            return first, last
+        return None, None
 
     def lost(self, span: Span, step_s: float) -> list[tuple[int, str, float]]:
         """Return (bin, cause, MiB times seconds)."""
@@ -159,6 +113,3 @@ class HistoryFile:
         rows = self._all(query, {**span._asdict(), **named, "limit": limit})
         return [(at, name, data) for at, name, data in reversed(rows)]
 
-
-def _text(value: bytes | str) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
