@@ -1,6 +1,7 @@
 // Reads the data of the page (its form is described in grn/report/data.py) into leases and types.
 
 const OOM = new Set(["oom", "oom-suspected"]);
+const QUIET_S = 600; // shown of a time in which nothing ran, while the page is alive
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 function letterOf(number) {
@@ -9,10 +10,17 @@ function letterOf(number) {
 }
 
 class Model {
-  constructor(data) {
+  // `before`: the model that this one follows, whose types keep their letters and colours.
+  constructor(data, before = null) {
     this.data = data;
+    this.alive = before !== null;
     this.devices = data.devices;
+    this.numbers = new Map(data.devices.map((device, number) => [device.uuid, number]));
     this.kinds = new Map();
+    this.named = before ? before.named : 0;
+    for (const { type, letter, colour } of before ? before.kinds.values() : []) {
+      this.kinds.set(type, { type, letter, colour, leases: [] });
+    }
     this.leases = [];
     this.byId = new Map();
     this.now = data.made_at;
@@ -40,7 +48,8 @@ class Model {
       for (const name of ["waited", "ran"]) lease[name] = seconds(column(name)[i]);
       const ended = seconds(column("ended")[i]);
       lease.ended = known(ended) ? from + ended : null;
-      lease.freed = known(ended) ? lease.ended + (seconds(column("freed")[i]) ?? 0) : null;
+      const freed = seconds(column("freed")[i]);
+      lease.freed = known(freed) ? lease.ended + freed : null;
       this._take(lease, word("type", i));
     }
   }
@@ -66,7 +75,6 @@ class Model {
       kind.leases.reduce((sum, x) => sum + (x.booked_mib ?? 1) * (this.end(x) - x.from) * x.devices.length, 0);
     const weights = new Map([...this.kinds.values()].map((kind) => [kind, weight(kind)]));
     const order = [...this.kinds.values()].sort((a, b) => weights.get(b) - weights.get(a));
-    this.named = this.named ?? 0;
     for (const kind of order) {
       if (kind.letter) continue;
       kind.letter = letterOf(this.named);
@@ -75,8 +83,68 @@ class Model {
     }
   }
 
+  // -- what happens while the page is open: told by events and by states, in any order, twice or not
+
+  granted(told, from) {
+    if (this.byId.has(told.id)) return this.byId.get(told.id);
+    const nothing = { uid: null, pid: null, priority: null, gpus: null, exit_code: null, signal: null, peak_mib: null,
+      rss_mib: null, cpu_s: null, curve: null, policy: null, outcome: null, source: null, waited: null, ran: null,
+      ended: null, freed: null };
+    const lease = { ...nothing, number: this.leases.length, from, id: told.id, label: told.label ?? "", engine: told.engine,
+      uid: told.uid ?? null, booked_mib: told.booked_mib ?? null, probe: told.probe ? 1 : 0, waited: told.waited_s ?? null,
+      devices: told.devices.map((uuid) => this._device(uuid)) };
+    this._take(lease, told.type);
+    this._nameKinds();
+    this._count(lease, 1);
+    this.data.leases.count += 1;
+    this.data.leases_in_all += 1;
+    return lease;
+  }
+
+  ended(told, at) {
+    const lease = this.byId.get(told.id) ?? this.granted(told, at - (told.ran_s ?? 0));
+    if (lease.outcome !== null) return;
+    this._count(lease, -1);
+    for (const name of ["outcome", "exit_code", "signal", "peak_mib", "source", "cpu_s", "rss_mib"]) lease[name] = told[name] ?? lease[name];
+    lease.ended = at;
+    lease.freed = told.draining ? null : at;
+    lease.ran = told.ran_s ?? at - lease.from;
+    lease.oom = OOM.has(lease.outcome);
+    this._count(lease, 1);
+  }
+
+  freed(id, at) {
+    const lease = this.byId.get(id);
+    if (!lease || lease.freed !== null) return;
+    lease.ended = lease.ended ?? at;
+    lease.freed = at;
+  }
+
+  _device(uuid) {
+    if (!this.numbers.has(uuid)) {
+      this.numbers.set(uuid, this.devices.length);
+      this.devices.push({ uuid, index: null, model: null, total_mib: null, capacity_mib: null });
+      this.data.usage.devices.push(null);
+    }
+    return this.numbers.get(uuid);
+  }
+
+  _count(lease, by) {
+    const { kind, outcome } = lease;
+    let one = this.totals.find((total) => total.kind === kind.type && total.outcome === outcome);
+    if (!one) {
+      one = { kind: kind.type, outcome, number: 0, peak: null };
+      this.totals.push(one);
+    }
+    one.number += by;
+    if (known(lease.peak_mib)) one.peak = Math.max(one.peak ?? 0, lease.peak_mib);
+    this.data.types_in_all = Math.max(this.data.types_in_all, new Set(this.totals.map((total) => total.kind)).size);
+  }
+
   end(lease) {
-    return lease.freed ?? lease.ended ?? Math.max(this.now, lease.from);
+    if (lease.freed !== null) return lease.freed;
+    if (lease.ended !== null && !this.alive) return lease.ended;
+    return Math.max(this.now, lease.from); // it runs, or its memory is still held
   }
 
   extent() {
@@ -90,6 +158,10 @@ class Model {
     if (usage.bins.length && (!this.leases.length || this.cut)) {
       from = Math.min(from, usage.base + usage.bins[0] * usage.step_s);
       to = Math.max(to, usage.base + (usage.bins[usage.bins.length - 1] + 1) * usage.step_s);
+    }
+    if (this.alive) {
+      from = Math.min(from, this.now - QUIET_S);
+      to = Math.max(to, this.now);
     }
     if (!(from < to)) return [since, until];
     from = Math.max(from, since);
@@ -107,6 +179,14 @@ class Model {
     return known(device.index) ? `device ${device.index}` : `device ${device.uuid.slice(0, 12)}`;
   }
 }
+
+// What a job is called, and its type if that says more. A label that is the type cut short says nothing.
+function namesOf({ label, type }) {
+  if (!label || type.startsWith(label.replace(/(\.{2,3}|…)$/, ""))) return [type, null];
+  return [label, type];
+}
+
+const nameOf = (lease) => namesOf({ label: lease.label, type: lease.kind.type })[0];
 
 const seconds = (ms) => (known(ms) ? ms / 1000 : null);
 

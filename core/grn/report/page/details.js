@@ -2,12 +2,12 @@
 
 function card(lease, model) {
   const facts = factsOf(lease, model).filter(([, value]) => value !== null);
-  const title = lease.label || lease.kind.type;
+  const [title, below] = namesOf({ label: lease.label, type: lease.kind.type });
   return el(
     "div",
     { class: "card" },
     el("h4", {}, title),
-    lease.label && lease.label !== lease.kind.type ? el("p", { class: "of" }, lease.kind.type) : null,
+    below ? el("p", { class: "of" }, below) : null,
     el("dl", {}, ...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
     sparkline(lease),
   );
@@ -24,7 +24,7 @@ function factsOf(lease, model) {
     ["peak", known(lease.peak_mib) ? `${memory(lease.peak_mib)}${over ? ", over its booking" : ""}${lease.source ? ` (${lease.source})` : ""}` : "not measured"],
     ["began", moment(lease.from)],
     ["ran", duration(lease.ran ?? (lease.ended ?? model.now) - lease.from)],
-    ["held on", lease.freed !== null && lease.freed - lease.ended >= 0.2 ? `${duration(lease.freed - lease.ended)} after its end` : null],
+    ["held on", lease.ended !== null && model.end(lease) - lease.ended >= 0.2 ? `${duration(model.end(lease) - lease.ended)} after its end` : null],
     ["waited", duration(lease.waited)],
     ["CPU time", known(lease.cpu_s) ? duration(lease.cpu_s) : null],
     ["main memory", known(lease.rss_mib) ? memory(lease.rss_mib) : null],
@@ -35,7 +35,7 @@ function factsOf(lease, model) {
 
 function spoken(lease, model) {
   const on = lease.devices.map((number) => model.deviceName(number)).join(", ") || "no device";
-  return `${lease.label || lease.kind.type}, ${on}, ${endOf(lease).text}, booked ${memory(lease.booked_mib)}, peak ${memory(lease.peak_mib)}, began ${moment(lease.from)}, ran ${duration(lease.ran)}`;
+  return `${nameOf(lease)}, ${on}, ${endOf(lease).text}, booked ${memory(lease.booked_mib)}, peak ${memory(lease.peak_mib)}, began ${moment(lease.from)}, ran ${duration(lease.ran)}`;
 }
 
 // Ten steps of its run; the dashed line is what was booked.

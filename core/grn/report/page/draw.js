@@ -240,7 +240,7 @@ class Rows {
   }
 
   _draining(c, lease, box, pale) {
-    if (lease.freed === null || lease.freed - lease.ended < 0.2) return;
+    if (lease.ended === null || this.model.end(lease) - lease.ended < 0.2) return;
     const from = Math.max(this.x(lease.ended), box.x);
     const width = box.x + box.w - from;
     if (width < 2) return;
@@ -282,7 +282,7 @@ class Rows {
     const room = box.x + box.w - x - used - 9;
     if (room < 28) return;
     c.font = `11px ${theme.font}`;
-    c.fillText(clipped(c, lease.oom ? `OOM ${lease.label || lease.kind.type}` : lease.label || lease.kind.type, room), x + used + 5, y);
+    c.fillText(clipped(c, lease.oom ? `OOM ${nameOf(lease)}` : nameOf(lease), room), x + used + 5, y);
     const below = known(lease.booked_mib) ? held(lease) : "";
     if (box.h >= 31 && c.measureText(below).width <= box.x + box.w - x - 4) {
       c.globalAlpha = 0.75 * pale;

@@ -3,6 +3,7 @@
 class Page {
   constructor(data, live) {
     this.live = live;
+    if (live) byId("now").hidden = false;
     readTheme();
     this.take(data);
     this._listen();
@@ -14,16 +15,38 @@ class Page {
     this.timeline = new Timeline(this.model, this.view);
     this.curve = new Curve(this.model, this.view, this.timeline.rows);
     this.table = new LeaseTable(this.model, (lease) => this.timeline.chooseLease(lease));
+    this._show();
+  }
+
+  // Begin anew with other data, as far as possible without a jump.
+  replace(data) {
+    const chosen = this.timeline.chosen?.lease.id;
+    this.model = new Model(data, this.model);
+    this.view.reset(...this.model.extent());
+    for (const part of [this.timeline, this.timeline.rows, this.curve, this.table]) part.model = this.model;
+    this.timeline.chosen = null;
+    this.timeline.pointed = null;
+    this.timeline.rows.layOutAll();
+    this._show();
+    const again = this.model.byId.get(chosen);
+    this.timeline.choose(again ? again.block : null);
+  }
+
+  _show() {
     this._about();
-    fill("notes", ...this._notes().map((text) => el("li", {}, text)));
+    fill("notes", ...this.notes().map((text) => el("li", {}, text)));
     this.drawAll();
   }
 
   drawAll() {
-    const choose = (lease) => this.timeline.chooseLease(lease);
     drawFigures(this.model);
-    this._legends();
+    this.legends();
     this.drawTime();
+    this.drawTables();
+  }
+
+  drawTables() {
+    const choose = (lease) => this.timeline.chooseLease(lease);
     drawDevices(this.model);
     drawWaits(this.model);
     drawLost(this.model);
@@ -47,13 +70,13 @@ class Page {
     byId("foot").textContent = `Made by GRN ${data.version} on ${data.host}, ${moment(data.made_at)}. Memory is per device; unknown is shown as ${UNKNOWN}.`;
   }
 
-  _notes() {
+  notes() {
     const { data } = this.model;
     const cut = this.model.cut ? [`Drawn are the newest ${count(data.leases.count, "lease")} of ${data.leases_in_all.toLocaleString("en-GB")}; a shorter span shows the others.`] : [];
     return [...data.notes, ...cut];
   }
 
-  _legends() {
+  legends() {
     const mark = (draw, text) => el("span", {}, draw, text);
     const box = (...parts) => svg("svg", { viewBox: "0 0 26 14", "aria-hidden": "true" }, ...parts);
     const shape = (name, attributes, style) => Object.assign(svg(name, attributes), {}) && styled(svg(name, attributes), style);
@@ -73,7 +96,7 @@ class Page {
       mark(box(shape("path", { d: "M0 7 H26" }, { stroke: "var(--foreign)", strokeWidth: 2, strokeDasharray: "2 3" })), "of others"),
     );
     const kinds = [...this.model.kinds.values()].sort((a, b) => a.letter.length - b.letter.length || (a.letter < b.letter ? -1 : 1));
-    const button = (kind) => el("button", { type: "button", "aria-pressed": "false", title: kind.type, onclick: (event) => this._bringOut(kind, event.currentTarget) },
+    const button = (kind) => el("button", { type: "button", "aria-pressed": "false", "data-letter": kind.letter, title: kind.type, onclick: (event) => this._bringOut(kind, event.currentTarget) },
       swatch(kind), el("span", { class: "name" }, kind.type), el("span", { class: "count" }, kind.leases.length.toLocaleString("en-GB")));
     fill("kinds", ...kinds.slice(0, 24).map(button), kinds.length > 24 ? el("span", { class: "count" }, `and ${count(kinds.length - 24, "more type")}`) : null);
   }
@@ -143,4 +166,4 @@ window.grn = {
     })));
   },
 };
-if (page.live) startLive(page);
+if (page.live) window.grn.live = startLive(page);

@@ -15,8 +15,7 @@ function named(kind, text, below) {
 }
 
 function jobCell(lease, choose) {
-  const text = lease.label || lease.kind.type;
-  const below = lease.label && lease.label !== lease.kind.type ? lease.kind.type : null;
+  const [text, below] = namesOf({ label: lease.label, type: lease.kind.type });
   const cell = named(lease.kind, text, below);
   if (!choose || !lease.block) return cell;
   const go = el("a", { class: "go", role: "button", tabindex: 0, onclick: () => choose(lease), onkeydown: (event) => { if (event.key === "Enter") choose(lease); } }, text);
@@ -81,7 +80,7 @@ function drawTypes(model) {
     if (!stats.has(kind)) stats.set(kind, { kind, number: 0, outcomes: [], peak: null });
     const one = stats.get(kind);
     one.number += number;
-    one.outcomes.push(`${number} ${outcome ?? "running"}`);
+    if (number) one.outcomes.push(`${number} ${outcome ?? "running"}`);
     if (known(peak)) one.peak = Math.max(one.peak ?? 0, peak);
   }
   const known_ = new Map();

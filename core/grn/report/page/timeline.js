@@ -34,7 +34,7 @@ class Timeline {
 
   renew() {
     this.rows.layOutAll();
-    const again = (block) => (block ? block.lease.block : null);
+    const again = (block) => (block ? this.rows.blocksOf(block.lease).find((one) => one.device === block.device) ?? null : null);
     this.chosen = again(this.chosen);
     this.pointed = again(this.pointed);
   }
