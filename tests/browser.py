@@ -117,7 +117,9 @@ def open_window(browser: Browser, address: str, kind: str = "wide", **options: A
 
     page.on("console", told)
     page.on("pageerror", lambda error: complaints.append(f"uncaught: {error}"))
-    page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on(
+        "dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss())
+    )
     page.goto(address, wait_until="load")
     page.wait_for_function("window.grn !== undefined")
     return Window(page, complaints)

@@ -115,7 +115,9 @@ def make_history(
                 used[device] -= mib
     last = max(row["freed_at"] for row in rows)
     table = [(u, n, "NVIDIA A30", total_mib, capacity, last) for n, u in enumerate(uuids)]
-    write_history(path, rows, table, usage=_usage(rows, last), lost=_lost(rng, last), events=_events())
+    write_history(
+        path, rows, table, usage=_usage(rows, last), lost=_lost(rng, last), events=_events()
+    )
     return last
 
 
@@ -156,7 +158,8 @@ def _usage(rows: list[dict[str, Any]], last: float) -> list[tuple[Any, ...]]:
     for row in rows:
         step = row["ran_s"] / 10
         pieces = [
-            (row["granted_at"] + i * step, step, mib) for i, mib in enumerate(json.loads(row["curve"])[:10])
+            (row["granted_at"] + i * step, step, mib)
+            for i, mib in enumerate(json.loads(row["curve"])[:10])
         ]
         for column, spans in (
             (0, [(row["granted_at"], row["freed_at"] - row["granted_at"], row["booked_mib"])]),
@@ -172,7 +175,14 @@ def _usage(rows: list[dict[str, Any]], last: float) -> list[tuple[Any, ...]]:
                     at = until if until > at else end
     del last
     return [
-        (minute * 60.0, uuid, booked, measured, 800.0 if uuid.startswith("GPU-00000001") else 0.0, 60.0 + minute % 30)
+        (
+            minute * 60.0,
+            uuid,
+            booked,
+            measured,
+            800.0 if uuid.startswith("GPU-00000001") else 0.0,
+            60.0 + minute % 30,
+        )
         for (minute, uuid), (booked, measured) in sums.items()
     ]
 
@@ -196,6 +206,11 @@ def _events() -> list[tuple[int, float, str, str]]:
         {"event": "refused", "type": "python huge.py", "label": "", "message": "asks for 80 GiB on a device; the largest has 24 GiB"},
     ]  # fmt: skip
     return [
-        (seq, START + 600 * seq, str(event["event"]), json.dumps({"schema": 1, "seq": seq, **event}))
+        (
+            seq,
+            START + 600 * seq,
+            str(event["event"]),
+            json.dumps({"schema": 1, "seq": seq, **event}),
+        )
         for seq, event in enumerate(told, 1)
     ]

@@ -173,7 +173,12 @@ def test_hostile_names_are_only_text(browser: Browser, tmp_path: Path, history_p
     }  # fmt: skip
     rows = [
         lease_row(
-            seq=n, id=f"x<y>-{n}", label=label, granted_at=START + n, ended_at=START + n + 50, **lease
+            seq=n,
+            id=f"x<y>-{n}",
+            label=label,
+            granted_at=START + n,
+            ended_at=START + n + 50,
+            **lease,
         )
         for n, label in enumerate((HOSTILE, HOSTILE.encode() + b"\xff"))
     ]

@@ -73,7 +73,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write the leases as a trace for ui.perfetto.dev; the page only with -o then",
     )
-    parser.add_argument("--days", type=_days, metavar="N", help=f"the last N days (default: {_DAYS:g})")
+    parser.add_argument(
+        "--days", type=_days, metavar="N", help=f"the last N days (default: {_DAYS:g})"
+    )
     parser.add_argument("--since", metavar="TIME", help="from then on")
     parser.add_argument("--until", metavar="TIME", help="until then (default: now)")
     parser.add_argument("--state-dir", metavar="DIR", help="where the history is kept")
@@ -132,7 +134,9 @@ def _write_page(
     if path == "-":
         return
     shown, there = data["leases"]["count"], data["leases_in_all"]
-    more = "" if shown == there else f", the newest of {there:,} (at most {MOST_LEASES:,} are drawn)"
+    more = (
+        "" if shown == there else f", the newest of {there:,} (at most {MOST_LEASES:,} are drawn)"
+    )
     print(f"{path}: {shown:,} leases{more}, {len(page) / _KIB:,.0f} KiB")
 
 

@@ -25,7 +25,7 @@ __all__ = ["MOST_PAGES", "Feed", "Full", "message"]
 MOST_PAGES = 32
 _EVERY_S = 1.0
 _QUEUED = 32
-_SHOWN = frozenset({"granted", "ended", "freed"})
+_SHOWN = frozenset({"granted", "ended", "freed", "learnt"})
 """The events that a page draws; all else it sees in the state of the books."""
 
 

@@ -28,12 +28,12 @@ MOST_LEASES = 4000
 """Of more, the newest are drawn: the page is read anew with each connection."""
 
 
-def snapshot(
-    settings: Settings, devices: Iterable[Device], maker: Maker
-) -> dict[str, Any]:
+def snapshot(settings: Settings, devices: Iterable[Device], maker: Maker) -> dict[str, Any]:
     """Return the data of the last day, with the devices that are managed now. For a thread."""
     span = Span(maker.now - DAY_S, maker.now)
-    known, problem = learnt(os.path.join(settings.state_dir, "profiles.sqlite"), settings.margin_rule)
+    known, problem = learnt(
+        os.path.join(settings.state_dir, "profiles.sqlite"), settings.margin_rule
+    )
     notes = [problem] if problem else []
     try:
         with HistoryFile(path_in(settings.state_dir)) as history:

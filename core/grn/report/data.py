@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
     from grn.report.source import HistoryFile
 
-__all__ = ["CAUSES", "MOST_LEASES", "SCHEMA", "Words", "device_list", "lease_columns", "report_data"]
+__all__ = [
+    "CAUSES",
+    "MOST_LEASES",
+    "SCHEMA",
+    "Words",
+    "device_list",
+    "lease_columns",
+    "report_data",
+]
 
 SCHEMA = 1
 MOST_LEASES = 20_000
@@ -110,10 +118,19 @@ def device_list(
 ) -> list[dict[str, Any]]:
     """Return the devices that were there or were used in the span, those without an index last."""
     used = {uuid for lease in leases for uuid in lease["devices"].split()}
+    known = list(known)
+    # A broker notes all its devices at once, when it starts or one of them changes.
+    last = max((seen_at for *_, seen_at in known), default=0.0)
     found: dict[str, dict[str, Any]] = {
-        uuid: {"uuid": uuid, "index": index, "model": model, "total_mib": total, "capacity_mib": cap}
+        uuid: {
+            "uuid": uuid,
+            "index": index,
+            "model": model,
+            "total_mib": total,
+            "capacity_mib": cap,
+        }
         for uuid, index, model, total, cap, seen_at in known
-        if uuid in used or seen_at >= span.since
+        if uuid in used or seen_at >= min(span.since, last)
     }
     for lease in leases:
         for uuid in lease["devices"].split():

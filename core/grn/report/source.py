@@ -112,4 +112,3 @@ class HistoryFile(History):
         named = {f"name{number}": name for number, name in enumerate(names)}
         rows = self._all(query, {**span._asdict(), **named, "limit": limit})
         return [(at, name, data) for at, name, data in reversed(rows)]
-

@@ -64,7 +64,10 @@ def _name(device: Mapping[str, Any]) -> str:
 
 
 def _process(pid: int, name: str) -> Iterator[dict[str, Any]]:
-    for kind, args in (("process_name", {"name": name}), ("process_sort_index", {"sort_index": pid})):
+    for kind, args in (
+        ("process_name", {"name": name}),
+        ("process_sort_index", {"sort_index": pid}),
+    ):
         yield {"ph": "M", "name": kind, "pid": pid, "tid": 0, "args": args}
 
 
@@ -93,7 +96,15 @@ def _slices(
         }  # fmt: skip
         if lease["outcome"] in _OOM:
             name = f"out of memory: {lease['label'] or lease['type']}"
-            yield {"ph": "i", "s": "t", "name": name, "cat": "oom", "pid": pid, "tid": lane, "ts": end}
+            yield {
+                "ph": "i",
+                "s": "t",
+                "name": name,
+                "cat": "oom",
+                "pid": pid,
+                "tid": lane,
+                "ts": end,
+            }
 
 
 def _counters(

@@ -228,7 +228,7 @@ const CAUSES = {
 };
 
 function drawLost(model) {
-  const sums = Object.keys(CAUSES).map((cause) => (model.data.lost[cause] ?? []).reduce((a, b) => a + b, 0));
+  const sums = Object.keys(CAUSES).map((cause) => (model.data.lost[cause] ?? []).reduce((a, b) => a + b, model.lostSince[cause] ?? 0));
   const all = sums.reduce((a, b) => a + b, 0);
   const [from, to] = model.extent();
   const there = totalOf(model, "capacity_mib") * (to - from);

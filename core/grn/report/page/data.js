@@ -14,6 +14,7 @@ class Model {
   constructor(data, before = null) {
     this.data = data;
     this.alive = before !== null;
+    this.lostSince = {};
     this.devices = data.devices;
     this.numbers = new Map(data.devices.map((device, number) => [device.uuid, number]));
     this.kinds = new Map();
@@ -105,12 +106,23 @@ class Model {
     const lease = this.byId.get(told.id) ?? this.granted(told, at - (told.ran_s ?? 0));
     if (lease.outcome !== null) return;
     this._count(lease, -1);
-    for (const name of ["outcome", "exit_code", "signal", "peak_mib", "source", "cpu_s", "rss_mib"]) lease[name] = told[name] ?? lease[name];
+    for (const name of ["outcome", "exit_code", "signal", "peak_mib", "source", "cpu_s", "rss_mib"]) lease[name] = told[name] ?? null;
     lease.ended = at;
     lease.freed = told.draining ? null : at;
     lease.ran = told.ran_s ?? at - lease.from;
     lease.oom = OOM.has(lease.outcome);
     this._count(lease, 1);
+  }
+
+  learnt(told) {
+    const { learnt } = this.data;
+    const place = learnt.findIndex((one) => one.type === told.type && one.device_model === told.device_model);
+    learnt.splice(place < 0 ? learnt.length : place, 1, told);
+  }
+
+  // What has been lost since `lost_s` ago, MiB by cause.
+  lose(lost, lost_s) {
+    for (const [cause, mib] of Object.entries(lost)) this.lostSince[cause] = (this.lostSince[cause] ?? 0) + mib * lost_s;
   }
 
   freed(id, at) {

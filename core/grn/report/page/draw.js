@@ -233,8 +233,9 @@ class Rows {
       return;
     }
     for (let i = 0; i < 10; i += 1) {
-      const from = Math.max(left + (length * i) / 10, box.x);
-      const to = Math.min(left + (length * (i + 1)) / 10, box.x + box.w);
+      // Whole pixels: two halves of one would show as a seam.
+      const from = i === 0 ? box.x : Math.max(Math.round(left + (length * i) / 10), box.x);
+      const to = Math.min(Math.round(left + (length * (i + 1)) / 10), box.x + box.w);
       if (to > from) fillTo(from, to, lease.curve[i] ?? 0);
     }
   }

@@ -5,6 +5,7 @@
 // the lease. After a break the browser connects again by itself and is told all anew.
 
 const TABLES_EVERY_MS = 4000;
+const ANEW_EVERY_MS = 600000;
 const MOST_ROWS = 100;
 const HOUR_S = 3600;
 
@@ -22,12 +23,16 @@ class Live {
     this.stale = false;
     setInterval(() => this._tick(), 1000);
     setInterval(() => this._tables(), TABLES_EVERY_MS);
+    // Means over minutes are read from the history, so they come with a connection.
+    setInterval(() => { if (!document.hidden) this.connect(); }, ANEW_EVERY_MS);
     document.addEventListener("visibilitychange", () => this._tick());
   }
 
   connect() {
-    this._say(false, "connecting");
+    if (this.source) this.source.close();
+    else this._say(false, "connecting");
     const source = new EventSource("stream");
+    this.source = source;
     source.addEventListener("open", () => this._say(true, "live"));
     source.addEventListener("error", () => this._say(false, "no connection to the broker; trying again"));
     source.addEventListener("data", (event) => this._data(JSON.parse(event.data)));
@@ -55,6 +60,7 @@ class Live {
     for (const events of this.early ?? []) this._happened(events);
     this.early = [];
     if (this.status) this._status(this.status);
+    this.losing = null;
   }
 
   _happened(events) {
@@ -68,14 +74,18 @@ class Live {
       if (told.event === "granted" && !told.nested) model.granted(lease, told.at);
       else if (told.event === "ended") model.ended(lease, told.at);
       else if (told.event === "freed") model.freed(told.lease, told.at);
+      else if (told.event === "learnt") model.learnt(told);
     }
     this._changed();
   }
 
   _status(status) {
+    const { model } = this.page;
+    const now = this.now;
+    if (this.losing && this.ready) model.lose(this.losing.lost, now - this.losing.since);
+    this.losing = { lost: status.lost ?? {}, since: now };
     this.status = status;
     if (!this.ready) return;
-    const { model } = this.page;
     const held = new Set();
     for (const told of status.leases) {
       held.add(told.id);
