@@ -52,6 +52,8 @@ class Settings:
         "headroom",
         "history_days",
         "history_mib",
+        "http",
+        "http_open",
         "idle_exit_s",
         "jobs_at_once",
         "limits",
@@ -91,6 +93,8 @@ class Settings:
     idle_exit_s: float
     grace_s: float
     state_dir: str
+    http: str | None
+    http_open: bool
     max_types: int
     history_days: int
     history_mib: int

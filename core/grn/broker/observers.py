@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from grn.errors import UsageError
 from grn.rules.happenings import SCHEMA, device_events, disk_event, gap_event, happenings
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from grn.rules import events as ev
     from grn.rules.happenings import Happening
 
-__all__ = ["EVENTS_KEPT", "RECENT_KEPT", "Observers"]
+__all__ = ["EVENTS_KEPT", "RECENT_KEPT", "Inside", "Observers"]
 
 EVENTS_KEPT = 1000
 RECENT_KEPT = 50
@@ -45,15 +45,32 @@ _EPSILON_S = 0.005
 log = logging.getLogger("grn.broker")
 
 
-class _Watcher:
-    """One client that watches."""
+class Inside(Protocol):
+    """Looks on from within the broker; returns at once."""
 
-    __slots__ = ("connection", "due_s", "events", "every_s", "request_id", "seen")
+    def happened(self, events: Sequence[dict[str, Any]]) -> None:
+        """Take events."""
+
+    def changed(self, status: dict[str, Any]) -> None:
+        """Take a state of the books, which is not to be changed."""
+
+
+class _Watcher:
+    """One client that watches, or somebody within the broker."""
+
+    __slots__ = ("connection", "due_s", "events", "every_s", "inside", "request_id", "seen")
 
     def __init__(
-        self, connection: Connection, request_id: int, *, events: bool, every_s: float | None
+        self,
+        connection: Connection | None,
+        request_id: int,
+        *,
+        events: bool,
+        every_s: float | None,
+        inside: Inside | None = None,
     ) -> None:
         self.connection = connection
+        self.inside = inside
         self.request_id = request_id
         self.events = events
         self.every_s = every_s
@@ -70,7 +87,7 @@ class Observers:
         self._gathered: list[tuple[float, float, Sequence[ev.Effect]]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._status_timer: asyncio.TimerHandle | None = None
-        self._watchers: dict[Connection, _Watcher] = {}
+        self._watchers: dict[Connection | Inside, _Watcher] = {}
         self._ring: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT_KEPT)
         """The last leases whose jobs have ended, as their `ended` events."""
@@ -157,7 +174,11 @@ class Observers:
         self._plan_status()
         bodies: dict[int, bytes] = {}
         for watcher in list(self._watchers.values()):
-            if watcher.events and events:
+            if not (watcher.events and events):
+                continue
+            if watcher.inside is not None:
+                watcher.inside.happened(events)
+            elif watcher.connection is not None:
                 request_id = watcher.request_id
                 if request_id not in bodies:  # most watch under the same number
                     bodies[request_id] = b"".join(_event(request_id, event) for event in events)
@@ -213,9 +234,15 @@ class Observers:
             kept.insert(0, {**gap, **gap_event(missed)})
         return missed, kept
 
-    def gone(self, connection: Connection) -> None:
-        """Forget a client that has left."""
-        self._watchers.pop(connection, None)
+    def listen(self, inside: Inside, every_s: float) -> None:
+        """Tell somebody within the broker from now on what happens, and soon what is."""
+        self.tell()
+        self._watchers[inside] = _Watcher(None, 0, events=True, every_s=every_s, inside=inside)
+        self._plan_status()
+
+    def gone(self, who: Connection | Inside) -> None:
+        """Forget a client that has left, or somebody within the broker."""
+        self._watchers.pop(who, None)
 
     # -- the state of the books -----------------------------------------------------------------
 
@@ -242,11 +269,17 @@ class Observers:
             if w.every_s is not None and w.seen != self._changes and w.due_s <= now
         ]
         if due:
-            pages = status_pages(self._core.status(closely=False))
+            status = self._core.status(closely=False)
+            pages = status_pages(status) if any(w.connection for w in due) else []
             bodies: dict[int, bytes] = {}
             for watcher in due:
                 watcher.due_s = now + (watcher.every_s or 0.0)
                 watcher.seen = self._changes
+                if watcher.inside is not None:
+                    watcher.inside.changed(status)
+                    continue
+                if watcher.connection is None:
+                    continue
                 request_id = watcher.request_id
                 if request_id not in bodies:
                     bodies[request_id] = _status(request_id, pages)

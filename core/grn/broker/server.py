@@ -98,6 +98,11 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
         settings.jobs_at_once, settings.machine_cpus or hostcpu.usable_cpus(reserve=0)
     )
     _warn(core, backend.note, report, clashing_package(), crowded)
+    dashboard = None
+    if settings.http is not None:
+        from grn.dashboard.opening import open_dashboard  # noqa: PLC0415 - only if asked for
+
+        dashboard = await open_dashboard(core, settings)
     listener = passed or bind_socket(path, mode=_mode(path))
     core.lives.take_over()
     core.mps.ask_at_once()
@@ -117,6 +122,8 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     why = await core.until_stopped()
     log.info("leaving reason=%r leases=%d", why, len(core.machine.leases))
     systemd.notify("STOPPING=1")
+    if dashboard is not None:
+        await dashboard.close()
     guard.close()
     unlink_own(path, acceptor.listener)
     _close(core, acceptor)

@@ -32,6 +32,7 @@ commands:
   status     show devices, leases, and what every waiting job waits for
   top        the same live: who runs where, who waits for what and until when
   history    what ran here, when, with what memory, and how it ended
+  report     one page about what ran: devices over time, memory, waits; a trace for Perfetto
   run-notebook  execute a notebook with a share of a device
   queue      keep a list of commands and notebooks on disk, and work it off
   profiles   show, set or forget what was learnt about job types
@@ -138,6 +139,12 @@ def _config(argv: list[str]) -> int:
     return command(argv)
 
 
+def _report(argv: list[str]) -> int:
+    from grn.cli.report import main as command
+
+    return command(argv)
+
+
 def _doctor(argv: list[str]) -> int:
     from grn.cli.doctor import main as command
 
@@ -161,6 +168,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "profiles": _profiles,
     "devices": _devices,
     "config": _config,
+    "report": _report,
     "doctor": _doctor,
     "selftest": _selftest,
 }

@@ -138,6 +138,15 @@ def _also_tell(text: str) -> str | None:
     return ",".join(words) or None
 
 
+def _http(text: str) -> str | None:
+    from grn.rules.address import parse_address  # noqa: PLC0415 - seldom set
+
+    if not text.strip() or text.strip().lower() == "off":
+        return None
+    parse_address(text)
+    return text.strip()
+
+
 def _limits(text: str) -> str | None:
     from grn.rules.fairness import parse_limits  # noqa: PLC0415 - seldom set
 
@@ -308,6 +317,21 @@ ROWS = (
         "DIR",
         "where profiles and history are kept",
         unset="~/.local/state/grn",
+    ),
+    Row(
+        "http",
+        None,
+        _http,
+        "ADDRESS:PORT",
+        "serve a live page for browsers there, such as 127.0.0.1:8787",
+        unset="off",
+    ),
+    Row(
+        "http_open",
+        False,
+        _switch,
+        "yes|no",
+        "let that address be one that other machines reach",
     ),
     Row("max_types", 5000, _count("max_types", 1), "N", "how many job types are remembered"),
     Row("history_days", 90, _count("history_days"), "N", "how long what ran is recorded; 0: never"),

@@ -1,0 +1,101 @@
+"""Carries what the broker tells to all pages that are open, each message written once.
+
+Design note. A page is a browser behind a socket that may stall. Each has a short queue; who does not
+empty it is cut off, and connects again by itself (that is how server-sent events work), to be told all
+anew. So nobody's slowness costs more than that queue, and no page misses anything without knowing.
+While no page is open, the broker builds nothing for us.
+
+Must not: wait for a page, or tell one anything that `grn status` would not tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from grn.report.page import as_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from grn.broker.observers import Observers
+
+__all__ = ["MOST_PAGES", "Feed", "Full", "message"]
+
+MOST_PAGES = 32
+_EVERY_S = 1.0
+_QUEUED = 32
+_SHOWN = frozenset({"granted", "ended", "freed", "learnt"})
+"""The events that a page draws; all else it sees in the state of the books."""
+
+
+class Full(Exception):
+    """As many pages are open as can be."""
+
+
+def message(name: str, data: dict[str, Any]) -> bytes:
+    """Return one server-sent event."""
+    return f"event: {name}\ndata: {as_json(data)}\n\n".encode()
+
+
+class Feed:
+    """The pages that are open. Looks on at the broker while there are any."""
+
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
+        self._pages: set[asyncio.Queue[bytes | None]] = set()
+        self._status: bytes | None = None
+        self._closed = False
+
+    def join(self) -> asyncio.Queue[bytes | None]:
+        """Return a queue of what happens from now on; None in it means the end.
+
+        Raises:
+            Full: too many pages are open, or the broker is leaving.
+        """
+        if self._closed or len(self._pages) >= MOST_PAGES:
+            raise Full
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(_QUEUED)
+        self._pages.add(queue)
+        if len(self._pages) == 1:
+            self._observers.listen(self, _EVERY_S)
+        elif self._status is not None:
+            queue.put_nowait(self._status)
+        return queue
+
+    def leave(self, queue: asyncio.Queue[bytes | None]) -> None:
+        """Forget a page."""
+        self._pages.discard(queue)
+        if not self._pages:
+            self._observers.gone(self)
+            self._status = None
+
+    def happened(self, events: Sequence[dict[str, Any]]) -> None:
+        """Take events of the broker."""
+        shown = [event for event in events if event["event"] in _SHOWN]
+        if shown:
+            self._send(message("happened", {"events": shown}))
+
+    def changed(self, status: dict[str, Any]) -> None:
+        """Take a new state of the books."""
+        self._status = message("status", status)
+        self._send(self._status)
+
+    def _send(self, body: bytes) -> None:
+        for queue in list(self._pages):
+            try:
+                queue.put_nowait(body)
+            except asyncio.QueueFull:
+                self._cut(queue)
+
+    def _cut(self, queue: asyncio.Queue[bytes | None]) -> None:
+        self.leave(queue)
+        while not queue.empty():
+            queue.get_nowait()
+        queue.put_nowait(None)
+
+    def close(self) -> None:
+        """End all pages' connections; they say so, and look for the next broker."""
+        self._closed = True
+        for queue in list(self._pages):
+            self._cut(queue)

@@ -1,0 +1,96 @@
+// Gives each lease its place in the row of a device: blocks never lie on one another.
+//
+// Leases take their places in the order of granting. Of the gaps that are high enough, that one is best
+// which a lease fills exactly, or where it lies beside one that outlasts it: so gaps stay whole. Memory
+// is not handed out by address, so there may be room enough and no gap: then a lease is shown in pieces,
+// as few as will do; it would otherwise stand above a device that was not full.
+// Ends are stamped a moment after the memory was free, so a neighbour that ends within SLACK_S of a
+// grant gives way if there is no other place.
+// A place that was taken is kept: what one looks at does not jump when a lease ends.
+
+const SLACK_S = 0.25;
+const TINY = 1e-6; // MiB
+
+function layOut(device, number, leases, model) {
+  const limit = device.total_mib ?? Infinity;
+  const blocks = [];
+  let active = [];
+  let top = 0;
+  for (const lease of leases) {
+    const block = { lease, from: lease.from, to: model.end(lease), parts: null };
+    active = active.filter((other) => other.to > block.from);
+    block.parts = lease.places?.get(number) ?? placeFor(block, active, limit, heightOf(lease, device));
+    active = active.filter((other) => other.to > block.from); // some may have given way
+    lease.places = (lease.places ?? new Map()).set(number, block.parts);
+    top = Math.max(top, block.parts[block.parts.length - 1][1]);
+    active.push(block);
+    blocks.push(block);
+  }
+  return { blocks, top };
+}
+
+const heightOf = (lease, device) => Math.max(1, lease.booked_mib ?? device.capacity_mib ?? 1);
+
+function placeFor(block, active, limit, height) {
+  const found = placeAmong(block, active, limit, height);
+  if (found) return found;
+  for (const other of active) if (other.to <= block.from + SLACK_S) other.to = block.from;
+  const still = active.filter((other) => other.to > block.from);
+  const again = placeAmong(block, still, limit, height);
+  if (again) return again;
+  const above = Math.max(limit, ...still.map((other) => other.parts[other.parts.length - 1][1]));
+  return [[above, above + height]];
+}
+
+function placeAmong(block, active, limit, height) {
+  const gaps = gapsBetween(active, limit);
+  const fitting = gaps.filter((gap) => gap.high - gap.low >= height - TINY);
+  return fitting.length ? [inBest(fitting, block, height)] : inPieces(gaps, height);
+}
+
+function inBest(gaps, block, height) {
+  const ran = Math.max(block.to - block.from, 1);
+  let best = null;
+  let least = Infinity;
+  for (const gap of gaps) {
+    const spare = Math.min(gap.high - gap.low - height, 10 * height);
+    for (const [low, beside] of [[gap.low, gap.below], [gap.high - height, gap.above]]) {
+      if (low === Infinity) continue; // the top of a device whose size is not known
+      const outlives = Math.min(Math.max(block.to - beside, 0) / ran, 1);
+      const cost = (spare < TINY ? 0 : outlives) + (0.3 * spare) / height;
+      if (cost < least) {
+        least = cost;
+        best = [low, low + height];
+      }
+    }
+  }
+  return best;
+}
+
+function inPieces(gaps, height) {
+  const parts = [];
+  let rest = height;
+  for (const gap of [...gaps].sort((a, b) => b.high - b.low - (a.high - a.low))) {
+    const taken = Math.min(rest, gap.high - gap.low);
+    parts.push([gap.low, gap.low + taken]);
+    rest -= taken;
+    if (rest <= TINY) return parts.sort((a, b) => a[0] - b[0]);
+  }
+  return null;
+}
+
+// The free parts, each with the moments until which what is below and above it is there.
+function gapsBetween(active, limit) {
+  const taken = active.flatMap((block) => block.parts.map(([low, high]) => ({ low, high, to: block.to })));
+  taken.sort((a, b) => a.low - b.low);
+  const gaps = [];
+  let low = 0;
+  let below = Infinity;
+  for (const part of taken) {
+    if (part.low - low > TINY) gaps.push({ low, high: part.low, below, above: part.to });
+    if (part.high >= low) below = part.to;
+    low = Math.max(low, part.high);
+  }
+  if (limit - low > TINY) gaps.push({ low, high: limit, below, above: Infinity });
+  return gaps;
+}
