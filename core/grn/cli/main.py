@@ -31,6 +31,7 @@ commands:
   run        run a command, or many, each with a share of a device
   status     show devices, leases, and what every waiting job waits for
   top        the same live: who runs where, who waits for what and until when
+  explain    say why a job waits or where it would go, when, and what is known of its type
   history    what ran here, when, with what memory, and how it ended
   report     one page about what ran: devices over time, memory, waits; a trace for Perfetto
   run-notebook  execute a notebook with a share of a device
@@ -115,6 +116,12 @@ def _top(argv: list[str]) -> int:
     return command(argv)
 
 
+def _explain(argv: list[str]) -> int:
+    from grn.cli.why import main as command
+
+    return command(argv)
+
+
 def _history(argv: list[str]) -> int:
     from grn.cli.history import main as command
 
@@ -164,6 +171,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run-notebook": _run_notebook,
     "status": _status,
     "top": _top,
+    "explain": _explain,
     "history": _history,
     "profiles": _profiles,
     "devices": _devices,
