@@ -36,7 +36,7 @@ from grn.rules.fairness import Limits, parse_limits
 from grn.rules.machine import Machine
 from grn.rules.model import Policy
 from grn.rules.profiles import ProfileBook
-from grn.rules.records import masks_from_record
+from grn.rules.records import managed_from_record
 from grn.rules.waiting import WaitingLine
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ __all__ = ["main"]
 _TYPES_IN_MEMORY = 1000
 """The store knows more; a megabyte or two is enough for those in use."""
 
+_REPORTS_SHOWN = 5
 _FOR_OURSELVES, _FOR_THE_GROUP = 0o600, 0o660
 log = logging.getLogger("grn.broker")
 
@@ -88,11 +89,11 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     core.lookout = Lookout(
         core, settings, spec=spec, masks=masks, state_dir=folder, widens=on_demand
     )
-    core.machine.restore(records, core.now())
+    skipped = core.machine.restore(records, core.now())
     crowded = crowding(
         settings.jobs_at_once, settings.machine_cpus or hostcpu.usable_cpus(reserve=0)
     )
-    _warn(core, backend.note, report, clashing_package(), crowded)
+    _warn(core, backend.note, report, *_shortened(skipped), clashing_package(), crowded)
     listener = passed or bind_socket(path, mode=_mode(path))
     core.take_over()
     core.mps.ask_at_once()
@@ -132,15 +133,15 @@ def _devices_wanted(
     A client that starts its successor knows neither what that one managed nor under which masks.
     """
     wanted, own = settings.devices, (os.environ.get("CUDA_VISIBLE_DEVICES"),)
-    told = [record for record in records if record.get("ev") == "devices"]
+    told = [found for record in records if (found := managed_from_record(record)) is not None]
     if not on_demand or not told or not any(record.get("ev") == "grant" for record in records):
         return wanted, own
-    before = told[-1]["spec"]
+    before, masks = told[-1]
     if wanted is None:
-        return before, masks_from_record(told[-1])
+        return before, masks
     canonical = canonical_spec(wanted)
     if canonical == before or (canonical == "auto" and before in ("nvml", "none")):
-        return wanted, masks_from_record(told[-1])
+        return wanted, masks
     return wanted, own
 
 
@@ -189,6 +190,11 @@ def _assemble(
         slow_s=settings.sample_slow_s,
         debug=settings.debug_invariants,
     )
+
+
+def _shortened(reports: list[str]) -> list[str]:
+    more = len(reports) - _REPORTS_SHOWN
+    return [*reports[:_REPORTS_SHOWN], *([f"{more} more records are skipped"] if more > 0 else [])]
 
 
 def _warn(core: BrokerCore, *warnings: str | None) -> None:
