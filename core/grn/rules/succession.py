@@ -69,6 +69,9 @@ def restore(machine: Machine, records: Iterable[Mapping[str, Any]], now: float) 
         if book is not None and not health.usable:
             book.state, book.reason = DeviceState.UNHEALTHY, health.reason
     kept = machine.leases.values()
+    for lease in kept:
+        if lease.state is LeaseState.PROBE and _has_company(machine, lease):
+            lease.state = LeaseState.RUNNING  # a record is missing: others are beside it
     machine.draining = {lease.id for lease in kept if lease.state is LeaseState.DRAINING}
     return skipped
 
@@ -141,6 +144,11 @@ _HANDLERS = {
     "end": _restore_end,
     "health": _restore_health,
 }
+
+
+def _has_company(machine: Machine, lease: Lease) -> bool:
+    books = machine.ledger.by_uuid
+    return any(len(books[uuid].bookings) > 1 for uuid in lease.uuids if uuid in books)
 
 
 def _is_alone(machine: Machine, lease: Lease) -> bool:
