@@ -12,8 +12,8 @@ from grn.rules.records import (
     grant_record,
     lease_from_record,
     main_record,
+    managed_from_record,
     managed_record,
-    masks_from_record,
 )
 from grn.rules.wire import decode, encode
 from tests.rules.acting import Stage
@@ -132,11 +132,12 @@ def test_a_lease_on_a_device_that_is_gone_is_kept() -> None:
 def test_the_masks_survive_their_record(masks: tuple[str | None, ...]) -> None:
     """A successor opens what its predecessor managed; an older one still finds the first mask."""
     record = _written(managed_record("nvml", masks))
-    assert masks_from_record(record) == masks
+    assert managed_from_record(record) == ("nvml", masks)
     assert (record["spec"], record["mask"]) == ("nvml", masks[0])
 
 
 @pytest.mark.parametrize("mask", [None, "", "1"])
 def test_an_older_record_has_one_mask(mask: str | None) -> None:
     """A broker of an earlier version managed what its own mask named."""
-    assert masks_from_record({"ev": "devices", "spec": "nvml", "mask": mask}) == (mask,)
+    record = {"ev": "devices", "spec": "nvml", "mask": mask}
+    assert managed_from_record(record) == ("nvml", (mask,))

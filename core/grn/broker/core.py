@@ -19,10 +19,10 @@ from grn.broker.keeper import ProfileKeeper
 from grn.broker.lives import Lives
 from grn.broker.mpswatch import MpsWatch
 from grn.broker.observers import Observers
+from grn.broker.recorder import Recorder
 from grn.broker.sampler import Sampler
 from grn.broker.teller import Teller
 from grn.broker.turn import Turn
-from grn.errors import JournalError
 from grn.rules import events as ev
 from grn.rules.happenings import broker_event
 from grn.rules.messages import released_reply
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from grn.broker.policies import Policies
     from grn.broker.store import ProfileStore
     from grn.devices.base import Backend
+    from grn.errors import JournalError
     from grn.rules.machine import Machine
     from grn.rules.messages import GrantWriter
     from grn.rules.model import Device, End
@@ -45,9 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerCore"]
 
 _INBOX_BYTES = 1 << 16
-_HEAL_EVERY_S = 1.0
 _NO_DEVICES_S = 1.0
-_COMPACT_RECORDS = 16384
 log = logging.getLogger("grn.broker")
 
 
@@ -93,8 +92,6 @@ class BrokerCore:
         self.warnings: list[str] = []
         self.lookout: Lookout | None = None
         """Where devices may appear while we run."""
-        self._journal = journal
-        self._managed: dict[str, object] = managed_record(backend.spec, masks)
         self._keeper = ProfileKeeper(
             loop,
             machine.profiles,
@@ -103,13 +100,13 @@ class BrokerCore:
             models=sorted({device.model for device in devices}),
             failed=self._profiles_unkept,
         )
+        managed = managed_record(backend.spec, masks)
+        self._recorder = Recorder(self, journal, managed, write_more=self._keeper.write)
         self._writer = writer
         self._debug = debug
         self._effects: list[ev.Effect] = []
-        self._heal_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_exit_s = idle_exit_s
-        self._records = 0
         self._stop: asyncio.Future[str] = loop.create_future()
         self.turn = Turn(loop, self.settle)
         self.lives = Lives(self)
@@ -130,7 +127,7 @@ class BrokerCore:
         self.backend = backend
         self.devices = tuple(book.device for book in self.machine.ledger.books)
         self._writer = writer
-        self._managed = managed_record(backend.spec, masks)
+        self._recorder.managed = managed_record(backend.spec, masks)
         self._keeper.models = sorted({device.model for device in self.devices})
         self.sampler.drive(backend)
         self.compact()
@@ -151,6 +148,13 @@ class BrokerCore:
         if self._debug:
             self.machine.check_invariants()
 
+    def at_once(self, event: ev.Event) -> list[ev.Effect]:
+        """Take an event in whose effects belong to the batch that is being carried out."""
+        before, self._effects = self._effects, []
+        self.step(event)
+        effects, self._effects = self._effects, before
+        return effects
+
     def settle(self) -> None:
         """End a batch: decide what can be granted, then carry all effects out."""
         machine = self.machine
@@ -170,9 +174,7 @@ class BrokerCore:
 
     def _carry_out(self) -> None:
         effects, self._effects = self._effects, []
-        records = [effect.record for effect in effects if type(effect) is ev.Record]
-        if records and not self._journal_keeps(records):
-            effects = self._taken_back(effects)
+        effects = self._recorder.kept(effects)
         self.observers.take(effects)
         for effect in effects:
             kind = type(effect)
@@ -322,58 +324,16 @@ class BrokerCore:
 
     # -- the journal ----------------------------------------------------------------------------
 
-    def _journal_keeps(self, records: list[dict[str, object]]) -> bool:
-        if self.machine.disk_problem:
-            return not any(record["ev"] == "grant" for record in records)
-        try:
-            self._journal.append(records)
-        except JournalError as error:
-            self.step(ev.DiskFailed(self.now(), self._granted_in(records), str(error)))
-            self._heal_timer = self.loop.call_later(_HEAL_EVERY_S, self._try_to_heal)
-            return False
-        self._records += len(records)
-        if self._records > _COMPACT_RECORDS + 8 * len(self.machine.leases):
-            self.compact()
-        return True
-
-    @staticmethod
-    def _granted_in(records: list[dict[str, object]]) -> tuple[str, ...]:
-        return tuple(str(record["lease"]) for record in records if record["ev"] == "grant")
-
-    def _taken_back(self, effects: list[ev.Effect]) -> list[ev.Effect]:
-        """Leave out grants that no journal keeps; the refusals that replace them come after."""
-        replaced, self._effects = self._effects, []
-        kept: list[ev.Effect] = [
-            e for e in effects if type(e) is not ev.Granted or e.nested is not None
-        ]
-        return kept + replaced
-
-    def _try_to_heal(self) -> None:
-        """Write the state whole; when that works, the journal is sound again."""
-        self._heal_timer = None
-        if self.compact() and self._keeper.write() is None:
-            self.step(ev.DiskHealed(self.now()))
-        else:
-            self._heal_timer = self.loop.call_later(_HEAL_EVERY_S, self._try_to_heal)
-        self.settle()
-
     def compact(self) -> bool:
         """Write the state whole, as a new journal; return whether that worked."""
-        try:
-            self._journal.compact([self._managed, *self.machine.snapshot()])
-        except JournalError as error:
-            log.error("journal-not-compacted reason=%r", str(error))  # noqa: TRY400 - said in one line
-            return False
-        self._records = 0
-        return True
+        return self._recorder.compact()
 
     # -- profiles -------------------------------------------------------------------------------
 
     def _profiles_unkept(self, error: JournalError) -> None:
         """Profiles could not be written: grant nothing new until that works."""
         self.step(ev.DiskFailed(self.now(), (), str(error)))
-        if self._heal_timer is None:
-            self._heal_timer = self.loop.call_later(_HEAL_EVERY_S, self._try_to_heal)
+        self._recorder.heal_soon()
         self.settle()
 
     def edit_profiles(self, message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -449,8 +409,7 @@ class BrokerCore:
         self.turn.close()
         self.observers.close()
         self._keeper.keep()
-        self.compact()
-        self._journal.close()
+        self._recorder.close()
         self._keeper.close()
         self.lives.close()
         self.mps.close()

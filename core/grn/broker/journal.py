@@ -30,7 +30,7 @@ from grn.errors import JournalError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["MAX_RECORD_BYTES", "Journal", "boot_id"]
+__all__ = ["MAX_RECORD_BYTES", "Journal", "UnfitRecordError", "boot_id"]
 
 MAX_RECORD_BYTES = 1 << 20
 _FORMAT = 1
@@ -42,6 +42,15 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 # Commands and labels may hold bytes that are not UTF-8; they travel as lone surrogates.
 _pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogateescape").pack
+
+
+class UnfitRecordError(JournalError):
+    """A record that no journal can hold: too large, or with a number beyond 64 bits.
+
+    `position`: its place among those that were to be appended together.
+    """
+
+    position = 0
 
 
 class Journal:
@@ -103,9 +112,18 @@ class Journal:
         """Write the records in one step: all of them are in the journal, or none is.
 
         Raises:
+            UnfitRecordError: one of them can be in no journal.
             JournalError: they are not in it. Later appends may succeed.
         """
-        self._put(b"".join([_encode(record) for record in records]))
+        bodies: list[bytes] = []
+        for record in records:
+            try:
+                bodies.append(_encode(record))
+            except JournalError as error:
+                unfit = UnfitRecordError(str(error))
+                unfit.position = len(bodies)
+                raise unfit from None
+        self._put(b"".join(bodies))
 
     def compact(self, snapshot: Sequence[Mapping[str, Any]]) -> None:
         """Replace the journal by these records; a crash leaves the old or the new one, whole.
@@ -242,21 +260,33 @@ def _open_own_file(path: str) -> int:
         fd = os.open(path, _OPEN, _PRIVATE)
     except OSError as error:
         raise JournalError(f"cannot open the journal {path}: {error.strerror}") from error
+    try:
+        _check_own_file(fd, path)
+    except OSError as error:  # a JournalError is one, too
+        os.close(fd)
+        if isinstance(error, JournalError):
+            raise
+        raise JournalError(f"cannot look at the journal {path}: {error.strerror}") from error
+    return fd
+
+
+def _check_own_file(fd: int, path: str) -> None:
     found = os.fstat(fd)
     # In a shared folder somebody could have planted leases that were never granted.
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        os.close(fd)
         raise JournalError(
             f"the journal {path} is not a file of uid {os.geteuid()}; remove it, or choose another "
             "path with --socket or GRN_SOCKET"
         )
     if stat.S_IMODE(found.st_mode) != _PRIVATE:
         os.fchmod(fd, _PRIVATE)
-    return fd
 
 
 def _encode(record: Mapping[str, Any]) -> bytes:
-    body: bytes = _pack(record)
+    try:
+        body: bytes = _pack(record)
+    except (ValueError, OverflowError) as error:
+        raise JournalError(f"a record that no journal can hold: {error}") from error
     if len(body) > MAX_RECORD_BYTES:
         raise JournalError(f"a record of {len(body)} bytes, the limit is {MAX_RECORD_BYTES}")
     return _HEAD.pack(len(body), zlib.crc32(body)) + body

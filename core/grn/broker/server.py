@@ -40,7 +40,7 @@ from grn.rules.estimate import Margin
 from grn.rules.fairness import Limits, parse_limits
 from grn.rules.machine import Machine
 from grn.rules.profiles import ProfileBook
-from grn.rules.records import masks_from_record
+from grn.rules.records import managed_from_record
 from grn.rules.waiting import WaitingLine
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ __all__ = ["main"]
 _TYPES_IN_MEMORY = 1000
 """The store knows more; a megabyte or two is enough for those in use."""
 
+_REPORTS_SHOWN = 5
 _FOR_OURSELVES, _FOR_THE_GROUP = 0o600, 0o660
 log = logging.getLogger("grn.broker")
 
@@ -92,12 +93,12 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
     core.lookout = Lookout(
         core, settings, spec=spec, masks=masks, state_dir=folder, widens=on_demand
     )
-    core.machine.restore(records, core.now())
+    skipped = core.machine.restore(records, core.now())
     _begin_history(core, settings, records)
     crowded = crowding(
         settings.jobs_at_once, settings.machine_cpus or hostcpu.usable_cpus(reserve=0)
     )
-    _warn(core, backend.note, report, clashing_package(), crowded)
+    _warn(core, backend.note, report, *_shortened(skipped), clashing_package(), crowded)
     dashboard = None
     if settings.http is not None:
         from grn.dashboard.opening import open_dashboard  # noqa: PLC0415 - only if asked for
@@ -145,15 +146,15 @@ def _devices_wanted(
     A client that starts its successor knows neither what that one managed nor under which masks.
     """
     wanted, own = settings.devices, (os.environ.get("CUDA_VISIBLE_DEVICES"),)
-    told = [record for record in records if record.get("ev") == "devices"]
+    told = [found for record in records if (found := managed_from_record(record)) is not None]
     if not on_demand or not told or not any(record.get("ev") == "grant" for record in records):
         return wanted, own
-    before = told[-1]["spec"]
+    before, masks = told[-1]
     if wanted is None:
-        return before, masks_from_record(told[-1])
+        return before, masks
     canonical = canonical_spec(wanted)
     if canonical == before or (canonical == "auto" and before in ("nvml", "none")):
-        return wanted, masks_from_record(told[-1])
+        return wanted, masks
     return wanted, own
 
 
@@ -215,6 +216,11 @@ def _begin_history(core: BrokerCore, settings: Settings, records: list[dict[str,
     history = Historian(core.loop, core.machine, writer)
     history.take_over(records, core.now(), time.time())
     core.observers.history = history
+
+
+def _shortened(reports: list[str]) -> list[str]:
+    more = len(reports) - _REPORTS_SHOWN
+    return [*reports[:_REPORTS_SHOWN], *([f"{more} more records are skipped"] if more > 0 else [])]
 
 
 def _warn(core: BrokerCore, *warnings: str | None) -> None:

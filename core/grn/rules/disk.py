@@ -14,12 +14,15 @@ __all__ = ["disk_failed", "disk_healed"]
 
 def disk_failed(machine: Machine, event: ev.DiskFailed) -> list[ev.Effect]:
     """Take grants back that no journal keeps, and grant nothing until it can be written."""
-    machine.disk_problem = event.reason
+    if event.lasting:
+        machine.disk_problem = event.reason
     effects: list[ev.Effect] = [ev.Said("error", f"journal-failed: {event.reason}")]
     for lease_id in event.leases:
         lease = machine.leases.pop(lease_id, None)
         if lease is None:
             continue
+        machine.dirty = True
+        machine.draining.discard(lease_id)
         machine.nested.forget_lease(lease_id)
         machine.ledger.remove(lease_id, lease.uuids)
         effects.append(ev.Refused(lease.request.ticket, "disk", event.reason, lease.request))

@@ -209,11 +209,15 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class DiskFailed:
-    """The journal could not keep these grants: they must not be given out."""
+    """The journal could not keep these grants: they must not be given out.
+
+    `lasting`: it can keep none now; else it is the record of these that no journal can hold.
+    """
 
     now: float
     leases: tuple[str, ...]
     reason: str
+    lasting: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,7 @@ class _Pooled:
     cpus: int
     ram_mib: int
     on_devices_mib: int = 0
+    restored: bool = False
 
 
 class Ledger:
@@ -233,11 +234,13 @@ class Ledger:
             book = self.by_uuid.get(uuid)
             if book is None:
                 continue
+            # Where a record is missing, others may be beside one that was alone.
+            book.alone = lease if alone and not book.bookings else None
             book.bookings[lease] = Booking(mib, compute=compute, restored=True)
             book.committed_mib += mib
-            book.alone = lease if alone else book.alone
         books = [self.by_uuid[uuid] for uuid in uuids if uuid in self.by_uuid]
         self._pool(lease, cpus, ram_mib, mib * sum(book.ram is not None for book in books))
+        self._pooled[lease].restored = True
 
     def remove(self, lease: str, uuids: tuple[str, ...]) -> None:
         """Take a lease that has ended out of all books."""
@@ -316,9 +319,14 @@ class Ledger:
             raise InvariantError("the CPU sum is wrong")
         if self.ram.booked != sum(p.ram_mib + p.on_devices_mib for p in self._pooled.values()):
             raise InvariantError("the RAM sum is wrong")
-        for pool in (self.cpus, self.ram):
-            if pool.booked < 0 or (pool.total is not None and pool.booked > pool.total):
-                raise InvariantError(f"{pool.booked} of {pool.total} {pool.name} booked")
+        ours = [pooled for pooled in self._pooled.values() if not pooled.restored]
+        _check_pool(self.cpus, sum(p.cpus for p in ours))
+        _check_pool(self.ram, sum(p.ram_mib + p.on_devices_mib for p in ours))
+
+
+def _check_pool(pool: Pool, ours: int) -> None:
+    if pool.booked < 0 or (pool.total is not None and ours > pool.total):
+        raise InvariantError(f"{pool.booked} of {pool.total} {pool.name} booked")
 
 
 def _check_book(book: Book) -> None:
@@ -330,7 +338,7 @@ def _check_book(book: Book) -> None:
     ours = sum(b.booked_mib for b in book.bookings.values() if not b.restored)
     if ours > book.device.capacity_mib:
         raise InvariantError(f"{where}: {book.booked_mib} MiB booked of {book.device.capacity_mib}")
-    if book.compute_booked > WHOLE_COMPUTE:
+    if sum(b.compute for b in book.bookings.values() if not b.restored) > WHOLE_COMPUTE:
         raise InvariantError(f"{where}: {book.compute_booked} % of its multiprocessors booked")
     if book.alone and list(book.bookings) != [book.alone]:
         raise InvariantError(f"{where}: lease {book.alone} is not alone")

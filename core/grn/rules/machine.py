@@ -462,9 +462,9 @@ class Machine:
         """Return the records from which a successor rebuilds the leases that are held now."""
         return snapshot(self)
 
-    def restore(self, records: Iterable[Mapping[str, Any]], now: float) -> None:
-        """Rebuild the leases that a journal tells of. Profiles come from their own store."""
-        restore(self, records, now)
+    def restore(self, records: Iterable[Mapping[str, Any]], now: float) -> list[str]:
+        """Rebuild the leases that a journal tells of; return what of it is not understood."""
+        return restore(self, records, now)
 
     # -- promises -------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """What the journal keeps of a lease and of the devices, and back: one module knows the format.
 
 Records are flat maps. Added keys are allowed, a missing optional key has a default: a journal of an
-older version can be replayed by a newer one.
+older version can be replayed by a newer one. What cannot be understood raises `RecordError`, before
+anything is made of it.
 """
 
 from __future__ import annotations
@@ -13,19 +14,32 @@ from grn.rules.policy import named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import TypeGuard
 
     from grn.rules.health import DeviceHealth
 
 __all__ = [
+    "RecordError",
     "end_record",
     "ending_of",
     "grant_record",
     "health_record",
     "lease_from_record",
+    "main_from_record",
     "main_record",
+    "managed_from_record",
     "managed_record",
-    "masks_from_record",
+    "read_number",
+    "read_text",
+    "state_from",
 ]
+
+
+_LARGEST = 1 << 40
+
+
+class RecordError(ValueError):
+    """A record that is whole by its checksum, and does not say what its kind must."""
 
 
 def grant_record(lease: Lease, *, alone: bool) -> dict[str, object]:
@@ -109,53 +123,79 @@ def managed_record(spec: str, masks: Sequence[str | None]) -> dict[str, object]:
     return {"ev": "devices", "spec": spec, "mask": masks[0], "masks": tuple(masks)}
 
 
-def masks_from_record(record: Mapping[str, Any]) -> tuple[str | None, ...]:
-    """Return the masks; older brokers had their own alone."""
-    return tuple(record.get("masks") or (record["mask"],))
+def managed_from_record(record: Mapping[str, Any]) -> tuple[str, tuple[str | None, ...]] | None:
+    """Return the devices and the masks; `None` if the record is another one or not understood.
+
+    Older brokers had their own mask alone.
+    """
+    spec, masks = record.get("spec"), record.get("masks") or (record.get("mask", 0),)
+    readable = type(spec) is str and isinstance(masks, list | tuple)
+    if record.get("ev") != "devices" or not readable:
+        return None
+    if not all(mask is None or type(mask) is str for mask in masks):
+        return None
+    return str(spec), tuple(masks)
+
+
+def main_from_record(record: Mapping[str, Any], owner: Owner) -> Owner | None:
+    """Return the main process of a lease, of the same user as its owner.
+
+    Raises:
+        RecordError: it is not a pid and a start time.
+    """
+    if record.get("main") is None:
+        return None
+    pid, start = _numbers(record["main"], 2, "main")
+    return Owner(pid, start, owner.uid)
 
 
 def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
-    """Rebuild a lease. Its clock starts anew: monotonic times do not survive a broker."""
-    owner = Owner(*(int(part) for part in record["owner"]))
+    """Rebuild a lease. Its clock starts anew: monotonic times do not survive a broker.
+
+    Raises:
+        RecordError: a field is missing, or not of its kind.
+    """
+    owner = Owner(*_numbers(record.get("owner"), 3, "owner"))
+    if owner.pid == 0:
+        raise RecordError("owner: no process has the number 0")
     request = Request(
         ticket=0,
-        type=str(record["type"]),
+        type=read_text(record, "type"),
         owner=owner,
-        label=str(record.get("label", "")),
-        gpus=record.get("gpus"),
-        memory_mib=record.get("memory_mib"),
+        label=read_text(record, "label", ""),
+        gpus=_maybe(record, "gpus"),
+        memory_mib=_maybe(record, "memory_mib"),
         whole=bool(record.get("whole", False)),
-        policy=named(str(record.get("policy", "spread"))),
-        cpus=record.get("cpus"),
-        ram_mib=record.get("ram_mib"),
-        priority=int(record.get("priority", 0)),
-        session=str(record.get("session", "")),
+        policy=_policy(record.get("policy", "spread")),
+        cpus=_maybe(record, "cpus"),
+        ram_mib=_maybe(record, "ram_mib"),
+        priority=_priority(record),
+        session=read_text(record, "session", ""),
         arrived_s=now,
-        compute=record.get("compute"),
-        processes=int(record.get("processes", 1)),
+        compute=_maybe(record, "compute"),
+        processes=read_number(record, "processes", 1),
         affinity=bool(record.get("affinity", False)),
-        engine=str(record.get("engine", "")),
+        engine=read_text(record, "engine", ""),
     )
-    main = record.get("main")
     outcome, ended_at, end = ending_of(record)
     return Lease(
-        id=str(record["lease"]),
-        number=int(record["number"]),
+        id=read_text(record, "lease"),
+        number=read_number(record, "number"),
         request=request,
-        uuids=tuple(record["uuids"]),
-        booked_mib=int(record["booked_mib"]),
-        state=LeaseState(record["state"]),
+        uuids=_uuids(record),
+        booked_mib=read_number(record, "booked_mib"),
+        state=state_from(record.get("state")),
         granted_s=now,
-        threads=int(record.get("threads", 1)),
-        main=Owner(int(main[0]), int(main[1]), owner.uid) if main else None,
-        peak_mib=int(record.get("peak_mib", 0)),
-        samples=int(record.get("samples", 0)),
-        accounted_mib=int(record.get("accounted_mib", 0)),
-        reported_mib=int(record.get("reported_mib", 0)),
+        threads=read_number(record, "threads", 1),
+        main=main_from_record(record, owner),
+        peak_mib=read_number(record, "peak_mib", 0),
+        samples=read_number(record, "samples", 0),
+        accounted_mib=read_number(record, "accounted_mib", 0),
+        reported_mib=read_number(record, "reported_mib", 0),
         together=bool(record.get("together", False)),
-        cores=tuple(record.get("cores", ())),
-        mps=str(record.get("mps", "")),
-        granted_at=record.get("at"),
+        cores=_numbers(record.get("cores", ()), None, "cores"),
+        mps=read_text(record, "mps", ""),
+        granted_at=_time(record, "at"),
         outcome=outcome,
         ended_at=ended_at,
         end=end,
@@ -163,9 +203,95 @@ def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
 
 
 def ending_of(record: Mapping[str, Any]) -> tuple[str, float | None, End | None]:
-    """Return outcome, time of day and end that a record tells of; "" if it tells of none."""
-    outcome = record.get("outcome")
+    """Return outcome, time of day and end that a record tells of; "" if it tells of none.
+
+    Raises:
+        RecordError: a field is not of its kind.
+    """
+    outcome = read_text(record, "outcome", "")
     if not outcome:
         return "", None, None
-    end = End(exit_code=record.get("exit_code"), signal=record.get("signal"))
-    return str(outcome), record.get("ended_at"), end
+    end = End(exit_code=_maybe(record, "exit_code"), signal=_maybe(record, "signal"))
+    return outcome, _time(record, "ended_at"), end
+
+
+# -- fields ---------------------------------------------------------------------------------------
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= _LARGEST
+
+
+def read_number(record: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """Return a number that is not negative; without a default it must be there.
+
+    Raises:
+        RecordError: it is something else.
+    """
+    value = record.get(key, default)
+    if not _is_number(value):
+        raise RecordError(f"{key}: {value!r}")
+    return value
+
+
+def _maybe(record: Mapping[str, Any], key: str) -> int | None:
+    return None if record.get(key) is None else read_number(record, key)
+
+
+def _numbers(value: object, count: int | None, key: str) -> tuple[int, ...]:
+    listed = value if isinstance(value, list | tuple) else (None,)
+    if not all(map(_is_number, listed)) or count not in (None, len(listed)):
+        raise RecordError(f"{key}: {value!r}")
+    return tuple(listed)
+
+
+def read_text(record: Mapping[str, Any], key: str, default: str | None = None) -> str:
+    """Return a text; without a default it must be there.
+
+    Raises:
+        RecordError: it is something else.
+    """
+    value = record.get(key, default)
+    if type(value) is not str:
+        raise RecordError(f"{key}: {value!r}")
+    return value
+
+
+def state_from(value: object) -> LeaseState:
+    """Return the state of this name.
+
+    Raises:
+        RecordError: there is none.
+    """
+    try:
+        return LeaseState(value)  # type: ignore[arg-type]  # what is no text is refused, too
+    except ValueError:
+        raise RecordError(f"state: {value!r}") from None
+
+
+def _policy(value: object) -> str:
+    if type(value) is not str:
+        raise RecordError(f"policy: {value!r}")
+    return named(value)
+
+
+def _time(record: Mapping[str, Any], key: str) -> float | None:
+    value = record.get(key)
+    if value is not None and type(value) not in (int, float):
+        raise RecordError(f"{key}: {value!r}")
+    return value
+
+
+def _priority(record: Mapping[str, Any]) -> int:
+    value = record.get("priority", 0)
+    if type(value) is not int:
+        raise RecordError(f"priority: {value!r}")
+    return value
+
+
+def _uuids(record: Mapping[str, Any]) -> tuple[str, ...]:
+    uuids = record.get("uuids")
+    listed = uuids if isinstance(uuids, list | tuple) else (None,)
+    if not all(type(uuid) is str for uuid in listed) or len(set(listed)) != len(listed):
+        raise RecordError(f"uuids: {uuids!r}")
+    return tuple(listed)

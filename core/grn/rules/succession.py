@@ -7,13 +7,22 @@ can be observed again (memory in use, who is dead) is not kept: the successor lo
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from grn.rules import events as ev
 from grn.rules.health import DeviceHealth
 from grn.rules.model import DeviceState, LeaseState
-from grn.rules.records import ending_of, grant_record, health_record, lease_from_record
+from grn.rules.records import (
+    RecordError,
+    ending_of,
+    grant_record,
+    health_record,
+    lease_from_record,
+    main_from_record,
+    read_number,
+    read_text,
+    state_from,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,6 +31,8 @@ if TYPE_CHECKING:
     from grn.rules.model import Lease, Request
 
 __all__ = ["left_by", "restore", "returned", "snapshot"]
+
+_LONGEST_REPORT = 200
 
 
 def snapshot(machine: Machine) -> list[dict[str, object]]:
@@ -39,37 +50,57 @@ def snapshot(machine: Machine) -> list[dict[str, object]]:
     ]
 
 
-def restore(machine: Machine, records: Iterable[Mapping[str, Any]], now: float) -> None:
-    """Put back the leases that records tell of; those of an unknown kind are for somebody else."""
-    for record in records:
-        kind = record.get("ev")
-        if kind == "token":
-            machine.token = str(record["token"])
-            machine.number = max(machine.number, int(record["number"]))
-        elif kind == "grant":
-            _restore_lease(machine, record, now)
-        elif kind == "main" and record["lease"] in machine.leases:
-            _restore_change(machine, record)
-        elif kind == "end" and record["lease"] in machine.leases:
-            lease = machine.leases.pop(str(record["lease"]))
-            machine.ledger.remove(lease.id, lease.uuids)
-        elif kind == "health":
-            _restore_health(machine, record, now)
+def restore(machine: Machine, records: Iterable[Mapping[str, Any]], now: float) -> list[str]:
+    """Put back the leases that records tell of; those of an unknown kind are for somebody else.
+
+    A record that cannot be understood is skipped; return what is wrong with each of those.
+    """
+    skipped: list[str] = []
+    for number, record in enumerate(records, 1):
+        handler = _HANDLERS.get(str(record.get("ev")))
+        if handler is None:
+            continue
+        try:
+            handler(machine, record, now)
+        except RecordError as error:
+            what = f"record {number} of the journal ({record['ev']}) is skipped: {error}"
+            skipped.append(what[:_LONGEST_REPORT])
     for uuid, health in machine.health.items():
         book = machine.ledger.by_uuid.get(uuid)
         if book is not None and not health.usable:
             book.state, book.reason = DeviceState.UNHEALTHY, health.reason
     kept = machine.leases.values()
+    for lease in kept:
+        if lease.state is LeaseState.PROBE and _has_company(machine, lease):
+            lease.state = LeaseState.RUNNING  # a record is missing: others are beside it
     machine.draining = {lease.id for lease in kept if lease.state is LeaseState.DRAINING}
+    return skipped
+
+
+def _restore_token(machine: Machine, record: Mapping[str, Any], now: float) -> None:
+    del now
+    token, number = read_text(record, "token"), read_number(record, "number")
+    machine.token = token
+    machine.number = max(machine.number, number)
+
+
+def _restore_end(machine: Machine, record: Mapping[str, Any], now: float) -> None:
+    del now
+    lease = machine.leases.pop(read_text(record, "lease"), None)
+    if lease is not None:
+        machine.ledger.remove(lease.id, lease.uuids)
 
 
 def _restore_health(machine: Machine, record: Mapping[str, Any], now: float) -> None:
     """Keep back what our predecessor kept back, before anything was read."""
-    uuid = str(record["uuid"])
+    uuid = read_text(record, "uuid")
     if "strikes" not in record:
         machine.health.pop(uuid, None)
         return
-    machine.health[uuid] = DeviceHealth.restored(record, now)
+    try:
+        machine.health[uuid] = DeviceHealth.restored(record, now)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{type(error).__name__}: {error}") from error
 
 
 def _restore_lease(machine: Machine, record: Mapping[str, Any], now: float) -> None:
@@ -83,27 +114,45 @@ def _restore_lease(machine: Machine, record: Mapping[str, Any], now: float) -> N
         lease.id,
         lease.uuids,
         lease.booked_mib,
-        alone=bool(record.get("alone")),
+        alone=bool(record.get("alone")) or lease.state is LeaseState.PROBE,
         cpus=0 if drains else lease.request.cpus or 0,
         ram_mib=0 if drains else lease.request.ram_mib or 0,
         compute=lease.request.compute or 0,
     )
 
 
-def _restore_change(machine: Machine, record: Mapping[str, Any]) -> None:
-    lease = machine.leases[str(record["lease"])]
-    main = record.get("main")
-    owner = lease.request.owner
-    lease.main = replace(owner, pid=int(main[0]), start=int(main[1])) if main else None
-    if record.get("outcome"):
-        lease.outcome, lease.ended_at, lease.end = ending_of(record)
-    state = LeaseState(record.get("state", lease.state))
+def _restore_change(machine: Machine, record: Mapping[str, Any], now: float) -> None:
+    del now
+    lease = machine.leases.get(read_text(record, "lease"))
+    if lease is None:
+        return
+    main = main_from_record(record, lease.request.owner)
+    state = state_from(record.get("state", lease.state))
+    booked = read_number(record, "booked_mib", lease.booked_mib)
+    ending = ending_of(record)
+    lease.main = main
+    if ending[0]:
+        lease.outcome, lease.ended_at, lease.end = ending
     if state is LeaseState.DRAINING and lease.state is not LeaseState.DRAINING:
         machine.ledger.release_pools(lease.id)
     elif state is LeaseState.RUNNING and lease.state is LeaseState.PROBE:
-        lease.booked_mib = int(record.get("booked_mib", lease.booked_mib))
+        lease.booked_mib = booked
         machine.ledger.rebook(lease.id, lease.uuids, lease.booked_mib)
     lease.state = state
+
+
+_HANDLERS = {
+    "token": _restore_token,
+    "grant": _restore_lease,
+    "main": _restore_change,
+    "end": _restore_end,
+    "health": _restore_health,
+}
+
+
+def _has_company(machine: Machine, lease: Lease) -> bool:
+    books = machine.ledger.by_uuid
+    return any(len(books[uuid].bookings) > 1 for uuid in lease.uuids if uuid in books)
 
 
 def _is_alone(machine: Machine, lease: Lease) -> bool:
