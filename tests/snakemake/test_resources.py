@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from grn.devices.nvml.nursery import library_is_missing
 from grn.errors import UsageError
 from grn_plugins.snakemake.request import (
     Ask,
@@ -205,6 +206,27 @@ def test_what_is_asked_for_in_vain(new_flow: Callable[..., Flow]) -> None:
     assert "Traceback" not in text
     assert "command exited" not in text, "no command has run"
     assert not any((flow.folder / name).exists() for name in names)
+
+
+@pytest.mark.skipif(not library_is_missing(), reason="this machine has a driver of NVIDIA's")
+@pytest.mark.parametrize("executor", ["grn", "local"])
+def test_without_a_gpu_it_says_how_to_try_it(new_flow: Callable[..., Flow], executor: str) -> None:
+    """In Snakemake's own words, and with no word of a command that has failed: none has run."""
+    flow = new_flow(
+        """
+        rule train:
+            output: "out"
+            resources: gpu=1
+            shell: "touch {output}"
+        """,
+        "auto",
+    )
+    text = flow.run(executor=executor, GRN_NEGOTIATE="1").fails()
+    assert "1 device asked, this broker manages none" in text
+    assert "--grn-devices sim:4x16GiB" in text
+    assert "GRN_DEVICES" in text
+    assert "command exited" not in text
+    assert "\nError in rule" not in text
 
 
 def test_a_wish_in_vain_does_not_wait(new_flow: Callable[..., Flow]) -> None:
