@@ -189,7 +189,6 @@ class Executor(LocalExecutor):  # type: ignore[misc]  # Snakemake ships no types
         if isinstance(error, NotStartedError):
             say(f"{job_info.job} was not started: {error}")
         elif isinstance(error, RefusedError):
-            error.__traceback__ = None  # it would lead through our own code only
             print_exception(error, self.workflow.linemaps)
         else:
             self._never_ran.discard(job_info.job)  # an earlier attempt may have been refused
@@ -281,7 +280,17 @@ def _fail(error: GrnError, rule: Any) -> None:
 
 
 class RefusedError(WorkflowError):  # type: ignore[misc]  # Snakemake ships no types
-    """A job that got no lease, told as Snakemake tells its own errors."""
+    """What GRN refuses, told as Snakemake tells its own errors: without a trace of our code."""
+
+    @property
+    def __traceback__(self) -> None:
+        """Have none, for Snakemake prints it: what is wrong is in the Snakefile or the command line."""
+
+    @__traceback__.setter
+    def __traceback__(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, trace: object
+    ) -> None:
+        del trace
 
     def __init__(self, error: GrnError, rule: Any) -> None:
         super().__init__(f"grn: {error.message.replace(SIMULATE, _SIMULATE)}")

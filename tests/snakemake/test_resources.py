@@ -136,10 +136,6 @@ def test_the_type_of_a_rule() -> None:
 
 FRACTIONS = """
     def half(wildcards): return 0.5
-    rule literal:
-        output: "literal"
-        resources: gpu=0.5
-        shell: "touch {output}"
     rule function:
         output: "function"
         resources: gpu=half
@@ -158,7 +154,6 @@ FRACTIONS = """
 @pytest.mark.parametrize(
     "words",
     [
-        ["literal"],
         ["function"],
         ["plain", "--set-resources", "plain:gpu=0.5"],
         ["plain", "--set-resources", "plain:gpu=1.5"],
@@ -171,6 +166,21 @@ def test_a_fraction_of_a_gpu_is_an_error(new_flow: Callable[..., Flow], words: l
     text = flow.run(*words).fails()
     assert "gpu_share" in text
     assert not (flow.folder / words[0]).exists()
+
+
+def test_a_fraction_in_the_snakefile_is_an_error(new_flow: Callable[..., Flow]) -> None:
+    """As a plain number; Snakemake 8 refuses it by itself, and says what kinds of values there are."""
+    flow = new_flow(
+        """
+        rule literal:
+            output: "literal"
+            resources: gpu=0.5
+            shell: "touch {output}"
+        """
+    )
+    text = flow.run().fails()
+    assert "gpu_share=50" in text or "have to be integers" in text
+    assert not (flow.folder / "literal").exists()
 
 
 def test_what_is_asked_for_in_vain(new_flow: Callable[..., Flow]) -> None:
