@@ -68,7 +68,9 @@ def doit(session: nox.Session, version: str) -> None:
 @nox.parametrize("version", SNAKEMAKE)
 def snakemake(session: nox.Session, version: str) -> None:
     """The Snakemake plugins with one release of Snakemake."""
-    session.install("-e", ".[test-core,snakemake]", _release("snakemake", version))
+    session.install(
+        *("-e", ".[test-core,notebook,snakemake]", "papermill"), _release("snakemake", version)
+    )
     session.run("pytest", "-q", "tests/snakemake", *session.posargs)
 
 

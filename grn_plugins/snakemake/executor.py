@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from snakemake.exceptions import SpawnedJobError, WorkflowError, print_exception
 from snakemake.executors.local import Executor as LocalExecutor
 
+from grn.devices import SIMULATE
 from grn.errors import GrnError
 from grn.rules.units import parse_duration_s
 from grn_plugins.snakemake import envhook
@@ -42,6 +43,7 @@ _CHILDREN = "--executor local --preemptible-rules --preemptible-retries 0"
 """A child negotiates no second time, and leaves a rule's `retries:` to us: both would try again."""
 _IN_HAND = {"GRN_NEGOTIATE": "0"}
 """The hook in a child leaves it alone."""
+_SIMULATE = "--grn-devices sim:4x16GiB (or GRN_DEVICES)"
 _FAILED = "another job has failed"
 _TERMINATED = "Snakemake was told to end"
 _INTERRUPTED = "the run was interrupted"
@@ -72,6 +74,7 @@ class Executor(LocalExecutor):  # type: ignore[misc]  # Snakemake ships no types
             together=settings.groups != "apart",
         )
         self._watches_sigterm = False
+        self._never_ran: set[Any] = set()
         self._look_at_rules()
 
     def _look_at_rules(self) -> None:
@@ -186,12 +189,13 @@ class Executor(LocalExecutor):  # type: ignore[misc]  # Snakemake ships no types
         if isinstance(error, NotStartedError):
             say(f"{job_info.job} was not started: {error}")
         elif isinstance(error, RefusedError):
-            error.__traceback__ = None  # it would lead through our own code only
             print_exception(error, self.workflow.linemaps)
         else:
+            self._never_ran.discard(job_info.job)  # an earlier attempt may have been refused
             super()._callback(job_info, future)
             return
-        # Nothing of it has run: Snakemake's own report would blame its command.
+        # Nothing of it has run: Snakemake's own reports, now and at the end, would blame its command.
+        self._never_ran.add(job_info.job)
         self.workflow.scheduler.error_callback(job_info.job)
 
     def handle_job_error(self, job: Any) -> None:
@@ -206,9 +210,16 @@ class Executor(LocalExecutor):  # type: ignore[misc]  # Snakemake ships no types
 
     # -- the end of the run ---------------------------------------------------------------------
 
+    def _leave_unblamed(self) -> None:
+        """Take out of the failed jobs' last list those that never ran: some releases tell of a command."""
+        failed = getattr(self.workflow.scheduler, "failed", None)
+        if isinstance(failed, set):  # not public; without it the list is longer
+            failed -= self._never_ran
+
     def shutdown(self) -> None:
         """Wait until all jobs have ended."""
         super().shutdown()
+        self._leave_unblamed()
         self._groups.close()
         self._running.warden.close()
 
@@ -221,6 +232,7 @@ class Executor(LocalExecutor):  # type: ignore[misc]  # Snakemake ships no types
             self._running.hurry()
             super().cancel()
         finally:
+            self._leave_unblamed()
             self._groups.close()
             self._running.warden.close()
 
@@ -268,10 +280,20 @@ def _fail(error: GrnError, rule: Any) -> None:
 
 
 class RefusedError(WorkflowError):  # type: ignore[misc]  # Snakemake ships no types
-    """A job that got no lease, told as Snakemake tells its own errors."""
+    """What GRN refuses, told as Snakemake tells its own errors: without a trace of our code."""
+
+    @property
+    def __traceback__(self) -> None:
+        """Have none, for Snakemake prints it: what is wrong is in the Snakefile or the command line."""
+
+    @__traceback__.setter
+    def __traceback__(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, trace: object
+    ) -> None:
+        del trace
 
     def __init__(self, error: GrnError, rule: Any) -> None:
-        super().__init__(f"grn: {error.message}")
+        super().__init__(f"grn: {error.message.replace(SIMULATE, _SIMULATE)}")
         self.rule = rule
         self.lineno = getattr(rule, "lineno", None)
         self.snakefile = getattr(rule, "snakefile", None)

@@ -194,7 +194,7 @@ def test_without_a_device_it_says_what_was_found(env: BrokerEnv) -> None:
     """No device is no pass: the status is 125, with the reason and what to ask next."""
     done = selftest(env, "--devices=none")
     assert (done.returncode, done.stdout) == (125, "")
-    assert "no device to test: no devices: --devices none" in done.stderr
+    assert "no device to test: no devices: devices none was chosen" in done.stderr
     assert "grn doctor" in done.stderr
 
 

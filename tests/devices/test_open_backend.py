@@ -28,7 +28,7 @@ def test_without_a_choice_the_note_says_how_to_try_it(spec: str | None, tmp_path
     backend = open_backend(spec, mask=None, state_dir=str(tmp_path))
     assert backend.devices == ()
     assert backend.read({}, {}) == ()
-    assert "--devices sim:4x16GiB" in backend.note
+    assert "GRN_DEVICES=sim:4x16GiB" in backend.note
 
 
 def test_none_is_a_choice(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.env import ROOT, BrokerEnv
 from tests.prefect.asking import Api
+from tests.prefect.quick import quick
 from tests.prefect.serving import shared
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ def prefect_here(server: PrefectServer) -> Iterator[None]:
     """Let flows of this process use the server, without the second that each heartbeat costs."""
     from prefect.settings import (
         PREFECT_API_URL,
-        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
         PREFECT_HOME,
         PREFECT_LOGGING_TO_API_BATCH_INTERVAL,
         temporary_settings,
@@ -50,7 +50,7 @@ def prefect_here(server: PrefectServer) -> Iterator[None]:
     settings: dict[Any, Any] = {
         PREFECT_API_URL: server.url,
         PREFECT_HOME: server.folder,
-        PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
+        **quick(),
         PREFECT_LOGGING_TO_API_BATCH_INTERVAL: 0.2,
     }
     with temporary_settings(settings):

@@ -24,9 +24,10 @@ pytestmark = pytest.mark.xdist_group("prefect")
 _START = """
 import json, os, signal, sys, time
 from prefect import flow, task
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.settings import temporary_settings
+from tests.prefect.quick import quick
 from grn_plugins.prefect import GRNTaskRunner, gpu
-quick = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
+quick = temporary_settings(quick())
 quick.__enter__()
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -208,6 +209,7 @@ def test_settings_come_from_a_profile_and_the_environment(new_flow: Callable[...
     assert flow.lines("other") == [["none"]]
     text = flow.run("other", "--forceall", SNAKEMAKE_GRN_WAIT="soon").fails()
     assert "--grn-wait" in text
+    assert 'File "' not in text, "a trace of our code tells the user nothing"
 
 
 def test_without_a_broker_it_fails_or_runs_as_it_is_told(new_flow: Callable[..., Flow]) -> None:
@@ -290,6 +292,27 @@ def test_without_a_limit_no_device_is_given_twice(new_flow: Callable[..., Flow])
         else:
             busy.discard(mask)
     assert len(flow.lines("times")) == 8
+
+
+def test_a_benchmark_does_not_count_the_wait(new_flow: Callable[..., Flow]) -> None:
+    """It begins when the device is there, not when the job was handed to the executor."""
+    flow = new_flow(
+        """
+        rule train:
+            output: "out"
+            benchmark: "bench.tsv"
+            resources: gpu=1
+            shell: "touch {output}"
+        """,
+        "sim:1x8000MiB",
+    )
+    with flow.env.client().acquire("other", memory_mib=8000):
+        run = flow.run()
+        run.wait_for("train (job 0) waits")  # that is said after two seconds
+        released = time.time()
+    run.ok()
+    seconds = float(flow.lines("bench.tsv")[1][0])
+    assert (flow.folder / "bench.tsv").stat().st_mtime - seconds > released
 
 
 def test_benchmarks_repeat_inside_one_lease(new_flow: Callable[..., Flow]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from grn.devices.nvml.nursery import library_is_missing
 from grn.errors import UsageError
 from grn_plugins.snakemake.request import (
     Ask,
@@ -135,10 +136,6 @@ def test_the_type_of_a_rule() -> None:
 
 FRACTIONS = """
     def half(wildcards): return 0.5
-    rule literal:
-        output: "literal"
-        resources: gpu=0.5
-        shell: "touch {output}"
     rule function:
         output: "function"
         resources: gpu=half
@@ -157,7 +154,6 @@ FRACTIONS = """
 @pytest.mark.parametrize(
     "words",
     [
-        ["literal"],
         ["function"],
         ["plain", "--set-resources", "plain:gpu=0.5"],
         ["plain", "--set-resources", "plain:gpu=1.5"],
@@ -170,6 +166,21 @@ def test_a_fraction_of_a_gpu_is_an_error(new_flow: Callable[..., Flow], words: l
     text = flow.run(*words).fails()
     assert "gpu_share" in text
     assert not (flow.folder / words[0]).exists()
+
+
+def test_a_fraction_in_the_snakefile_is_an_error(new_flow: Callable[..., Flow]) -> None:
+    """As a plain number; Snakemake 8 refuses it by itself, and says what kinds of values there are."""
+    flow = new_flow(
+        """
+        rule literal:
+            output: "literal"
+            resources: gpu=0.5
+            shell: "touch {output}"
+        """
+    )
+    text = flow.run().fails()
+    assert "gpu_share=50" in text or "have to be integers" in text
+    assert not (flow.folder / "literal").exists()
 
 
 def test_what_is_asked_for_in_vain(new_flow: Callable[..., Flow]) -> None:
@@ -205,6 +216,27 @@ def test_what_is_asked_for_in_vain(new_flow: Callable[..., Flow]) -> None:
     assert "Traceback" not in text
     assert "command exited" not in text, "no command has run"
     assert not any((flow.folder / name).exists() for name in names)
+
+
+@pytest.mark.skipif(not library_is_missing(), reason="this machine has a driver of NVIDIA's")
+@pytest.mark.parametrize("executor", ["grn", "local"])
+def test_without_a_gpu_it_says_how_to_try_it(new_flow: Callable[..., Flow], executor: str) -> None:
+    """In Snakemake's own words, and with no word of a command that has failed: none has run."""
+    flow = new_flow(
+        """
+        rule train:
+            output: "out"
+            resources: gpu=1
+            shell: "touch {output}"
+        """,
+        "auto",
+    )
+    text = flow.run(executor=executor, GRN_NEGOTIATE="1").fails()
+    assert "1 device asked, this broker manages none" in text
+    assert "--grn-devices sim:4x16GiB" in text
+    assert "GRN_DEVICES" in text
+    assert "command exited" not in text
+    assert "\nError in rule" not in text
 
 
 def test_a_wish_in_vain_does_not_wait(new_flow: Callable[..., Flow]) -> None:

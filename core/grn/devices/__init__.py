@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
     from grn.devices.base import Backend
 
-__all__ = ["KINDS", "canonical_spec", "may_gain", "open_backend", "open_more"]
+__all__ = ["KINDS", "SIMULATE", "canonical_spec", "may_gain", "open_backend", "open_more"]
 
 KINDS = ("sim:4x16GiB", "nvml", "none", "auto")
 """One example of each kind that `open_backend` accepts."""
+SIMULATE = "GRN_DEVICES=sim:4x16GiB"
+"""What to set where there is no device, as every face takes it; one with a flag of its own names that."""
 
 
 def open_backend(
@@ -48,7 +50,7 @@ def open_backend(
     from grn.devices.none import NoneBackend  # noqa: PLC0415
 
     if text == "none":
-        return NoneBackend("no devices: --devices none")
+        return NoneBackend("no devices: devices none was chosen")
     if text not in ("nvml", "auto", ""):
         raise _unknown(text)
     from grn.devices.nvml.backend import open_nvml  # noqa: PLC0415
@@ -119,7 +121,7 @@ def canonical_spec(spec: str) -> str:
 
 
 def _none_for(why: str) -> str:
-    return f"no devices: {why}; use --devices sim:4x16GiB to try GRN on simulated ones"
+    return f"no devices: {why}; {SIMULATE} tries GRN on simulated ones"
 
 
 def _unknown(text: str) -> UsageError:
