@@ -1,4 +1,4 @@
-"""Where a request goes, why it must wait, and what can never be met.
+"""Where a request goes, and why it must wait.
 
 Pure decisions over the ledger, the profiles and the leases that are held. Nothing here changes
 anything but the reservation for the head of the queue.
@@ -9,28 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from grn.rules.backfill import earliest_end, latest_end, room_at
+from grn.rules.backfill import earliest_end, longest_s, room_at
 from grn.rules.estimate import ALONE_AFTER_OOMS, OTHER_MODEL_FACTOR
+from grn.rules.impossible import impossible, wanted, why_not
 from grn.rules.ledger import WHOLE_COMPUTE
 from grn.rules.model import DeviceState, LeaseState
 from grn.rules.policy import choose
-from grn.rules.units import format_mib
 from grn.rules.waiting import Reservation, would_delay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from grn.rules.ledger import Book, Ledger
     from grn.rules.model import Lease, Request
     from grn.rules.profiles import ProfileBook
 
-__all__ = ["Need", "Placement", "Placer", "Waits"]
+__all__ = ["NO_ROOM", "Need", "Placement", "Placer", "Waits"]
 
 _LEAST_ROOM_FOR_ALONE = 2
 """A probe or whole-device lease wants a device of which others hold at most one half."""
-
-
-_DEVICES_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +46,10 @@ class Waits:
 
     reason: str
     for_room: bool = True
+
+
+NO_ROOM = Waits("no room")
+"""For who does not ask why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,81 +89,22 @@ class Placer:
         """Take in which devices there are; `note` says why none, or fewer than a mask names."""
         books = self._ledger.books
         self._note = f" ({note})" if note else ""
-        self._has_slices = any(book.device.parent is not None for book in books)
-        self._shares_ram = any(book.ram is not None for book in books)
-        self._smallest_mib = min((book.device.capacity_mib for book in books), default=0)
-
-    # -- what can never be met ------------------------------------------------------------------
+        self.models = list(dict.fromkeys(book.device.model for book in books))
+        self.smallest_mib = min((book.device.capacity_mib for book in books), default=0)
+        sizes = {book.device.capacity_mib for book in books}
+        self.plain = len(self.models) == len(sizes) == 1 and not any(
+            book.device.parent is not None or book.ram is not None or book.device.one_process
+            for book in books
+        )
+        """All devices are alike, and none has a rule of its own."""
 
     def impossible(self, request: Request) -> str | None:
         """Say why this machine can never meet the request, with numbers; `None` if it can."""
-        if not self._ledger.cpus.possible(request.cpus):
-            total = self._ledger.cpus.total
-            return f"{request.cpus} CPUs asked, this machine offers {total}"
-        if not self._ledger.ram.possible(request.ram_mib):
-            total = self._ledger.ram.total or 0
-            return f"{request.ram_mib} MiB of RAM asked, this machine offers {total} MiB"
-        if not request.gpus:
-            return None
-        return self._impossible_devices(request, request.gpus)
-
-    def _impossible_devices(self, request: Request, count: int) -> str | None:
-        books = self._ledger.books
-        if not books:
-            return f"{_devices(count)} asked, this broker manages none{self._note}"
-        wish = request.memory_mib
-        if (
-            request.allowed is None
-            and count <= len(books)
-            and (wish or 0) <= self._smallest_mib
-            and not self._shares_ram
-            and (count == 1 or not self._has_slices)
-        ):
-            return None  # as nearly always
-        allowed = [book for book in books if self._allowed(book, request)]
-        return self._too_few(allowed, count) or self._too_small(allowed, count, request)
-
-    def _too_few(self, allowed: list[Book], count: int) -> str | None:
-        asked, managed = _devices(count), len(self._ledger.books)
-        if len(allowed) < count and len(allowed) < managed:
-            return (
-                f"{asked} asked, the caller's CUDA_VISIBLE_DEVICES leaves {len(allowed)} of"
-                f" {managed} that this broker manages ({_numbers(self._ledger.books)}; one that is"
-                f" started by hand keeps to what is visible there){self._note}"
-            )
-        if len(allowed) < count:
-            return f"{asked} asked, this broker manages {managed}{self._note}"
-        whole = sum(1 for book in allowed if book.device.parent is None)
-        if count > 1 and whole < count:
-            return (
-                f"{asked} asked: a process sees one MIG slice only, so slices do not add up, and"
-                f" beside {len(allowed) - whole} of them there are {whole} whole devices"
-            )
-        return None
-
-    def _too_small(self, allowed: list[Book], count: int, request: Request) -> str | None:
-        wish = request.memory_mib
-        if wish is None:
-            return None
-        if count > 1:
-            allowed = [book for book in allowed if book.device.parent is None]
-        largest = max(book.device.capacity_mib for book in allowed)
-        if wish > largest:
-            return (
-                f"{wish} MiB ({format_mib(wish)}) per device asked, the largest device offers"
-                f" {largest} MiB ({format_mib(largest)})"
-            )
-        large = sum(1 for book in allowed if book.device.capacity_mib >= wish)
-        if large < count:
-            return f"{_devices(count)} with {wish} MiB each asked, {large} of that size exist"
-        total = self._ledger.ram.total
-        both = wish * count + (request.ram_mib or 0)
-        if total is not None and both > total and all(book.ram is not None for book in allowed):
-            return (
-                f"{both} MiB asked of memory that device and host share, this machine offers"
-                f" {total} MiB"
-            )
-        return None
+        if self.plain and request.gpus == 1 and request.allowed is None and not request.ram_mib:
+            wish = request.memory_mib
+            if not request.cpus and (wish is None or wish <= self.smallest_mib):
+                return None  # as nearly always
+        return impossible(self._ledger, request, self._note)
 
     # -- what it needs --------------------------------------------------------------------------
 
@@ -196,13 +138,22 @@ class Placer:
 
     # -- where it goes --------------------------------------------------------------------------
 
-    def place(self, request: Request, head: Reservation | None) -> Placement | Waits:
-        """Decide for one request; `head` is the reservation of a request before it, if any."""
+    def place(
+        self, request: Request, head: Reservation | None, *, in_words: bool = True
+    ) -> Placement | Waits:
+        """Decide for one request; `head` is the reservation of a request before it, if any.
+
+        A refusal says why, unless it need not be `in_words`.
+        """
         waits = self._pools_wait(request, head)
         if waits:
             return waits
         if not request.gpus:
             return Placement((), 0, alone=False, probe=False)
+        if self.plain and request.gpus == 1 and request.allowed is None and not in_words:
+            need = self.need(request, self.models[0])
+            if not need.wait and (need.mib or 0) <= self.smallest_mib:
+                return self._place_plainly(request, need, head)
         pairs = self._candidates(request, request.gpus)
         for _, need in pairs:
             if need.wait:
@@ -215,8 +166,42 @@ class Placer:
         ]
         chosen = choose(fitting, request.gpus, request.policy)
         if chosen is None:
-            return Waits(self._why(request, pairs, head))
+            return Waits(self._why(request, pairs, head)) if in_words else NO_ROOM
         return self._placement([pair for pair in pairs if pair[0].position in chosen], request)
+
+    def _place_plainly(
+        self, request: Request, need: Need, head: Reservation | None
+    ) -> Placement | Waits:
+        """Do the same for one of several devices that are all alike, as is most common."""
+        least = need.mib or 0
+        fitting: list[tuple[int, int]] = []
+        for book in self._ledger.books:
+            free = book.free_mib
+            if free < least or book.alone or book.state is not DeviceState.OK:
+                continue
+            if self._fits(book, need, head, request.type):
+                fitting.append((book.position, free))
+        chosen = choose(fitting, 1, request.policy)
+        if chosen is None:
+            return NO_ROOM
+        book = self._ledger.books[chosen[0]]
+        alone = self._is_alone(need, book)
+        mib = book.free_mib if alone else least
+        return Placement((book.device.uuid,), mib, alone=alone, probe=need.probe)
+
+    def _why(self, request: Request, pairs: list[_Pair], head: Reservation | None) -> str:
+        said = [
+            why_not(
+                book,
+                need,
+                self._leases,
+                kept=head is not None
+                and book.device.uuid in head.needs_mib
+                and self._fits(book, need, None),
+            )
+            for book, need in pairs
+        ]
+        return wanted(request.gpus or 1, [need for _, need in pairs], said)
 
     def _candidates(self, request: Request, count: int) -> list[_Pair]:
         """Pair each device that would do for the request with what the request takes on it."""
@@ -291,8 +276,12 @@ class Placer:
         """Whether a job of this type is over before the head can start, by what was learnt."""
         if head.starts_s <= self.now:
             return False
-        over_s = latest_end(self._profiles, job_type, book.device.model, self.now)
-        return over_s is not None and over_s <= head.starts_s
+        ran_s = self.longest_s(job_type, book.device.model)
+        return ran_s is not None and self.now + ran_s <= head.starts_s
+
+    def longest_s(self, job_type: str, model: str) -> float | None:
+        """Return how long jobs of this type run at most by all experience, if there is any."""
+        return longest_s(self._profiles, job_type, model)
 
     def _delays(self, book: Book, need: Need, head: Reservation) -> bool:
         if head.alone or self._is_alone(need, book):
@@ -408,47 +397,6 @@ class Placer:
         lacks = need.compute - (WHOLE_COMPUTE - book.compute_booked) if need.compute else 0
         return (max(of_memory, _ends(lacks, [b.compute for b in bookings])), book.committed_mib)
 
-    @staticmethod
-    def _allowed(book: Book, request: Request) -> bool:
-        return request.allowed is None or book.device.uuid in request.allowed
-
-    # -- in words -------------------------------------------------------------------------------
-
-    def _why(self, request: Request, pairs: list[_Pair], head: Reservation | None) -> str:
-        count = request.gpus or 0
-        need = pairs[0][1]
-        if need.probe:
-            what = f"{_devices(count)} alone (first run of this type)"
-        elif need.alone:
-            what = f"{_devices(count)} alone"
-        else:
-            what = f"{max(need.mib or 0 for _, need in pairs)} MiB on {_devices(count)}"
-        if need.compute:
-            what += f" with {need.compute} % of the multiprocessors"
-        parts = [self._why_not(book, need, head) for book, need in pairs]
-        rest = len(parts) - _DEVICES_NAMED
-        more = f"; and {rest} more" if rest > 0 else ""
-        return f"{what} wanted; {'; '.join(parts[:_DEVICES_NAMED])}{more}"
-
-    def _why_not(self, book: Book, need: Need, head: Reservation | None) -> str:
-        name = f"device {book.device.index}"
-        if book.state is not DeviceState.OK:
-            return f"{name}: {book.state}" + (f" ({book.reason})" if book.reason else "")
-        if book.alone:
-            lease = self._leases.get(book.alone)
-            how = "measured alone" if lease and lease.state is LeaseState.PROBE else "leased whole"
-            return f"{name}: {how} by lease {book.alone}"
-        text = f"{name}: {book.free_mib} MiB free of {book.device.total_mib}"
-        if book.foreign_mib:
-            text += f", {book.foreign_mib} used by others"
-        if book.bookings:
-            text += f", {len(book.bookings)} leased"
-        if need.compute:
-            text += f", {book.compute_booked} % of its multiprocessors booked"
-        if head is not None and book.device.uuid in head.needs_mib and self._fits(book, need, None):
-            text += ", kept for the request at the head of the queue"
-        return text
-
 
 def _largest(pairs: list[_Pair], count: int) -> list[_Pair]:
     """Leave out what is smaller than the `count` largest devices."""
@@ -481,14 +429,3 @@ def _large_enough(pairs: list[_Pair], count: int) -> list[_Pair]:
     sizes = sorted((book.device.capacity_mib for book, _ in pairs), reverse=True)
     most = sizes[count - 1]
     return [pair for pair in pairs if pair[0].device.capacity_mib >= min(pair[1].mib or 0, most)]
-
-
-def _numbers(books: Iterable[Book]) -> str:
-    numbers = list(dict.fromkeys(book.device.index for book in books))
-    said = ", ".join(map(str, numbers[:_DEVICES_NAMED]))
-    more = ", …" if len(numbers) > _DEVICES_NAMED else ""
-    return f"device{'s' if len(numbers) > 1 else ''} {said}{more}"
-
-
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"

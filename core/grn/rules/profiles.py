@@ -62,6 +62,8 @@ class ProfileBook:
         self.recall = recall
         self._by_type: dict[str, dict[str, Profile]] = {}
         self._told: dict[str, set[str]] = {}
+        self.touched: set[str] = set()
+        """Types of which something may have changed; whoever keeps anything by type empties it."""
 
     def __len__(self) -> int:
         return sum(len(models) for models in self._by_type.values())
@@ -77,6 +79,7 @@ class ProfileBook:
     def load(self, profiles: Iterable[Profile]) -> None:
         """Take in what a store kept, oldest first."""
         for profile in profiles:
+            self.touched.add(profile.type)
             self._by_type.setdefault(profile.type, {})[profile.device_model] = profile
         self._trim()
 
@@ -85,6 +88,7 @@ class ProfileBook:
         models = self._of_type(job_type)
         del self._by_type[job_type]
         self._by_type[job_type] = models  # most recently used last
+        self.touched.add(job_type)  # whoever asks so may write
         profile = models.get(model)
         if profile is None:
             profile = models[model] = Profile(job_type, model)
@@ -108,6 +112,7 @@ class ProfileBook:
         gone = [name for name in models if model is None or name == model]
         for name in gone:
             del models[name]
+        self.touched.add(job_type)
         if not models:
             self._told.pop(job_type, None)
         return len(gone)
@@ -146,6 +151,11 @@ class ProfileBook:
         """Whether any run of the type is known to have succeeded."""
         return any(p.runs or p.unmeasured for p in self._of_type(job_type).values())
 
+    def expected_s(self, job_type: str) -> float | None:
+        """Return how long a run of the type takes on the average of those that ended well."""
+        ran = [s for profile in self._of_type(job_type).values() for s in profile.durations_s]
+        return sum(ran) / len(ran) if ran else None
+
     def tell_once(self, job_type: str, what: str) -> bool:
         """Return `True` the first time that this is to be said of a type."""
         told = self._told.setdefault(job_type, set())
@@ -159,6 +169,7 @@ class ProfileBook:
             gone = self._least_worth()
             del self._by_type[gone]
             self._told.pop(gone, None)
+            self.touched.add(gone)
 
     def _least_worth(self) -> str:
         """Choose an old type about which nothing is known, else the oldest.
