@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from grn.replay.job import Job
 
-__all__ = ["Figures", "Gauges", "measure"]
+__all__ = ["Figures", "Gauges", "Mix", "measure"]
 
 
 class Mix:

@@ -10,10 +10,9 @@ takes every second would change nothing either.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from grn.rules import events as ev
 from grn.rules.deciding import Decider
 from grn.rules.estimate import Margin
 from grn.rules.fairness import Limits
@@ -33,12 +32,22 @@ if TYPE_CHECKING:
     from grn.replay.world import Start, WorldOptions
     from grn.rules.placing import Placement
 
-__all__ = ["MODEL", "NEEDS", "Ours", "RuleOptions", "devices_of", "wish_of"]
+__all__ = [
+    "DECLARED",
+    "MODEL",
+    "NOTHING",
+    "OWNER",
+    "PEAK",
+    "Ours",
+    "Retries",
+    "RuleOptions",
+    "devices_of",
+    "wish_of",
+]
 
 MODEL = "Simulated"
 NOTHING, DECLARED, PEAK = "nothing", "declared", "peak"
-NEEDS = (NOTHING, DECLARED, PEAK)
-_OWNER = Owner(1, 1)
+OWNER = Owner(1, 1)
 _MANY = 10**9
 
 
@@ -50,11 +59,11 @@ class RuleOptions:
     `all_known`: of each job it is known how long it will run, for an oracle.
     """
 
-    policy: Policy = Policy.PACK
+    policy: Policy = Policy.SPREAD
     order: str = ARRIVAL
     needs: str = NOTHING
     all_known: bool = False
-    margin: Margin = Margin()
+    margin: Margin = field(default_factory=Margin)
     provisional_after_s: float = 60.0
 
 
@@ -66,23 +75,25 @@ def devices_of(options: WorldOptions) -> list[Device]:
     ]
 
 
-def wish_of(job: Job, rules: RuleOptions, retry: dict[str, Any], ticket: int, now: float) -> Request:
-    """Put a job's wish as a client would. `retry`: what changes after it died of memory."""
+def wish_of(
+    job: Job, rules: RuleOptions, changes: dict[str, Any], ticket: int, now: float
+) -> Request:
+    """Put a job's wish as a client would. `changes`: what differs after it died of memory."""
     memory = None
     if rules.needs == DECLARED:
         memory = job.declared_mib
     elif rules.needs == PEAK:
         memory = job.peak_mib
-    wish = retry.get("memory_mib", memory)
+    wish = changes.get("memory_mib", memory)
     return Request(
         ticket,
         f"job {job.number}" if rules.all_known else job.type,
-        _OWNER if not job.user else Owner(1, 1, job.user),
+        OWNER if not job.user else Owner(1, 1, job.user),
         gpus=job.gpus,
         memory_mib=None if wish == "whole" else wish,
         whole=wish == "whole",
         policy=rules.policy,
-        largest=bool(retry.get("largest")),
+        largest=bool(changes.get("largest")),
         arrived_s=now,
     )
 
@@ -93,6 +104,26 @@ class _Tries:
 
     tries: int
     request: dict[str, Any]
+
+
+class Retries:
+    """What jobs that died of memory ask for at their next try, by the rule of `grn run --retries`."""
+
+    def __init__(self, tries: int) -> None:
+        self._tries = tries
+        self._changes: dict[int, dict[str, Any]] = {}
+
+    def changes(self, job: Job) -> dict[str, Any]:
+        """Return what differs from the job's first wish."""
+        return self._changes.get(job.number, {})
+
+    def again(self, job: Job, lease: Lease, remedy: str, next_mib: int | None) -> bool:
+        """Take note of a try that died; tell whether there shall be another."""
+        so_far = _Tries(job.ooms, {"largest": lease.request.largest})
+        wish = following(so_far, retries=self._tries - 1, remedy=remedy, next_mib=next_mib)
+        if wish is not None:
+            self._changes[job.number] = {**self.changes(job), **wish}
+        return wish is not None
 
 
 class Ours:
@@ -112,11 +143,10 @@ class Ours:
         self._decider = Decider(
             self.ledger, self._placer, self.profiles, self.line, Limits(), grant=self._grant
         )
-        self._tries = world.tries
+        self._retries = Retries(world.tries)
         self._position = {book.device.uuid: book.position for book in self.ledger.books}
         self._waiting: dict[int, Job] = {}
         self._lease_of: dict[int, Lease] = {}
-        self._retry: dict[int, dict[str, Any]] = {}
         self._fresh: list[int] = []
         self._changed = False
         self._number = 0
@@ -131,8 +161,8 @@ class Ours:
         ticket = self._number
         if self.rules.all_known:
             self.profiles.of(f"job {job.number}", MODEL).durations_s = [job.duration_s] * 3
-        retry = self._retry.get(job.number, {})
-        self.line.add(wish_of(job, self.rules, retry, ticket, job.arrival_s))
+        changes = self._retries.changes(job)
+        self.line.add(wish_of(job, self.rules, changes, ticket, job.arrival_s))
         self._waiting[ticket] = job
         self._fresh.append(ticket)
         del now
@@ -179,14 +209,7 @@ class Ours:
         next_mib = self._learning.next_mib(lease, cure)
         self._learning.ended(lease, OOM, now, said_oom=True, cure=cure)
         self._end(lease)
-        asked = {"largest": lease.request.largest}
-        wish = following(
-            _Tries(job.ooms, asked), retries=self._tries - 1, remedy=cure, next_mib=next_mib
-        )
-        if wish is None:
-            return False
-        self._retry[job.number] = {**self._retry.get(job.number, {}), **wish}
-        return True
+        return self._retries.again(job, lease, cure, next_mib)
 
     def woken(self, job: Job, now: float) -> None:
         """Nothing is ever asked for."""

@@ -123,7 +123,9 @@ class _Cells:
             raise self._error("share", f"a share of {share:g} of one device")
         return share
 
-    def _wanted(self, column: str, *, least: float | None = None, above: float | None = None) -> float:
+    def _wanted(
+        self, column: str, *, least: float | None = None, above: float | None = None
+    ) -> float:
         number = self._number(column, least=least, above=above)
         if number is None:
             raise self._error(column, "nothing")

@@ -35,6 +35,8 @@ class Scheduler(Protocol):
 
     looks_s: float
     """How long after its memory appeared a job is looked at again, where that is wanted."""
+    probe_s: float
+    """Device time for which others were kept away to measure, so far."""
 
     def arrived(self, job: Job, now: float) -> None:
         """Take note that a job came, or comes again after it died of memory."""
@@ -107,41 +109,45 @@ class World:
                 gc.enable()
 
     def _run(self) -> None:
-        jobs, events, scheduler, gauges = self.jobs, self._events, self._scheduler, self._gauges
-        check = self._check
+        jobs, events, gauges = self.jobs, self._events, self._gauges
         following, count = 0, len(jobs)
         never = float("inf")
         arrives = jobs[0].arrival_s if jobs else never
-        if jobs:
-            gauges.begin(arrives)
+        gauges.begin(arrives)
         while events or following < count:
             if events and events[0][0] < arrives:
-                at, _, kind, job, version = heappop(events)
-                if version != (job.version if kind == END else job.ooms):
-                    continue
-                self.now = at
-                gauges.until(at)
-                self._happened(kind, job, at)
-                while events and events[0][0] == at:
-                    _, _, kind, job, version = heappop(events)
-                    if version == (job.version if kind == END else job.ooms):
-                        self._happened(kind, job, at)
+                at = self._next_events()
             else:
                 self.now = at = arrives
                 gauges.until(at)
                 while arrives == at:
                     gauges.waiting += 1
-                    scheduler.arrived(jobs[following], at)
+                    self._scheduler.arrived(jobs[following], at)
                     following += 1
                     arrives = jobs[following].arrival_s if following < count else never
-            for job, where, mib in scheduler.decide(at):
-                self._start(job, where, mib, at)
-            if scheduler.wakes:
-                for wake_s, job in scheduler.wakes:
-                    self._push(wake_s, WAKE, job)
-                scheduler.wakes.clear()
-            if check is not None:
-                check(self)
+            self._decide(at)
+
+    def _next_events(self) -> float:
+        """Let happen what comes next, with all that comes at the same moment."""
+        events = self._events
+        at = self.now = events[0][0]
+        self._gauges.until(at)
+        while events and events[0][0] == at:
+            _, _, kind, job, version = heappop(events)
+            if version == (job.version if kind == END else job.ooms):
+                self._happened(kind, job, at)
+        return at
+
+    def _decide(self, now: float) -> None:
+        scheduler = self._scheduler
+        for job, where, mib in scheduler.decide(now):
+            self._start(job, where, mib, now)
+        if scheduler.wakes:
+            for wake_s, job in scheduler.wakes:
+                self._push(wake_s, WAKE, job)
+            scheduler.wakes.clear()
+        if self._check is not None:
+            self._check(self)
 
     def _push(self, at: float, kind: int, job: Job) -> None:
         self._number += 1

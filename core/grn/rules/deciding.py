@@ -74,6 +74,8 @@ class Decider:
         self._begin(now, leases)
         old = self.reservation
         self.reservation = None
+        if not len(self._line):
+            return
         self._screen = None
         owns = self._own if one_by_one else None
         one_by_one = one_by_one or self._line.takes_turns
@@ -169,8 +171,8 @@ class Decider:
         entries: list[tuple[Key, Request, Kind]] = []
         for ticket in tickets:
             request, kind = line.entry(ticket)
-            if kind.fresh:
-                self._look_up(kind)
+            if kind.fresh and line.by_run_time:
+                line.reckon(kind)
             entries.append((line.key(ticket), request, kind))
         entries.sort(key=lambda entry: entry[0])
         head = self.reservation

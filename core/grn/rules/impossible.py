@@ -79,9 +79,7 @@ def _too_small(ledger: Ledger, allowed: list[Book], count: int, request: Request
     total = ledger.ram.total
     both = wish * count + (request.ram_mib or 0)
     if total is not None and both > total and all(book.ram is not None for book in allowed):
-        return (
-            f"{both} MiB asked of memory that device and host share, this machine offers {total} MiB"
-        )
+        return f"{both} MiB asked of memory that device and host share, this machine offers {total} MiB"
     return None
 
 

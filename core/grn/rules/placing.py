@@ -174,13 +174,17 @@ class Placer:
     ) -> Placement | Waits:
         """Do the same for one of several devices that are all alike, as is most common."""
         least = need.mib or 0
+        by_room = not need.alone and not need.compute
+        kept = head.needs_mib if head is not None else {}
         fitting: list[tuple[int, int]] = []
         for book in self._ledger.books:
-            free = book.free_mib
+            device = book.device
+            free = device.capacity_mib - book.foreign_mib - book.committed_mib
             if free < least or book.alone or book.state is not DeviceState.OK:
                 continue
-            if self._fits(book, need, head, request.type):
-                fitting.append((book.position, free))
+            enough = by_room and book.usage_known and device.uuid not in kept
+            if enough or self._fits(book, need, head, request.type):
+                fitting.append((book.position, max(0, free)))
         chosen = choose(fitting, 1, request.policy)
         if chosen is None:
             return NO_ROOM

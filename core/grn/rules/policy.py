@@ -20,6 +20,15 @@ def choose(fitting: list[tuple[int, int]], count: int, policy: Policy) -> list[i
         return None
     sign = -1 if policy is Policy.SPREAD else 1
     if count == 1:
-        return [min(fitting, key=lambda pair: (sign * pair[1], pair[0]))[0]]
+        return [_best(fitting, sign)]
     ranked = sorted(fitting, key=lambda pair: (sign * pair[1], pair[0]))
     return sorted(position for position, _ in ranked[:count])
+
+
+def _best(fitting: list[tuple[int, int]], sign: int) -> int:
+    best, least = -1, 0
+    for position, free in fitting:
+        rank = sign * free
+        if best < 0 or rank < least or (rank == least and position < best):
+            best, least = position, rank
+    return best

@@ -108,7 +108,9 @@ class WaitingLine:
         entries = [self._by_ticket[key[2]] for key in keys]
         if self._turns is None:
             return entries
-        turns = self._turns.in_turn([request for request, _ in entries], priorities=not self._aging_s)
+        turns = self._turns.in_turn(
+            [request for request, _ in entries], priorities=not self._aging_s
+        )
         return [self._by_ticket[request.ticket] for request in turns]
 
     def __contains__(self, ticket: int) -> bool:
