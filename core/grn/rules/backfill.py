@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from grn.rules.model import Lease
     from grn.rules.profiles import ProfileBook
 
-__all__ = ["ENOUGH_RUNS", "earliest_end", "latest_end", "room_at"]
+__all__ = ["ENOUGH_RUNS", "earliest_end", "longest_s", "room_at"]
 
 ENOUGH_RUNS = 3
 """So many runs of a type must have ended well before its run times count."""
@@ -39,10 +39,10 @@ def earliest_end(lease: Lease, models: Iterable[str], profiles: ProfileBook, now
     return max(now, began + min(map(min, known)))
 
 
-def latest_end(profiles: ProfileBook, job_type: str, model: str, now: float) -> float | None:
-    """Return when a job of this type that starts now is over by all experience, if there is any."""
+def longest_s(profiles: ProfileBook, job_type: str, model: str) -> float | None:
+    """Return how long jobs of this type run at most by all experience, if there is any."""
     ran = _durations(profiles, job_type, model)
-    return now + max(ran) if ran else None
+    return max(ran) if ran else None
 
 
 def room_at(missing: int, ends: Iterable[tuple[float, int]], now: float) -> float:

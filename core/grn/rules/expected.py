@@ -134,7 +134,9 @@ class _Play:
         self._ledger = machine.ledger.copied()
         self._leases = dict(machine.leases)
         self._profiles = machine.profiles
-        self._placer = _Silent(self._ledger, machine.profiles, self._leases)
+        self._placer = Placer(
+            self._ledger, machine.profiles, self._leases, policies=machine.placer.policies
+        )
         self._limits = machine.limits
         self._line = machine.line.copied(MOST_WAITERS)
         if more is not None and len(self._line) < MOST_WAITERS:
@@ -197,7 +199,7 @@ class _Play:
                 if not room.may_suffice(self._least_mib[shape]):
                     continue
             self._decisions += 1
-            verdict = self._placer.place(request, head)
+            verdict = self._placer.place(request, head, in_words=False)
             if isinstance(verdict, Placement):
                 self._grant(request, verdict, now)
                 room = None
@@ -234,13 +236,6 @@ class _Play:
         end = expected_end(lease, self._ledger, self._profiles, now)
         if end is not None:
             heappush(self._ends, (end, lease.id))
-
-
-class _Silent(Placer):
-    """Decides as any placer does, and spares the words: nobody reads them."""
-
-    def _why(self, *_: object) -> str:
-        return ""
 
 
 class _Room:

@@ -138,11 +138,18 @@ class Limits:
         self._running = [0] * len(self._limits)
         self._met: dict[tuple[str, str], tuple[int, ...]] = {}
 
+    @property
+    def given(self) -> bool:
+        """Whether there are any limits."""
+        return bool(self._limits)
+
     def count(self, leases: Iterable[Lease]) -> None:
         """Count what runs; a lease whose job has ended counts no more."""
+        if not self._limits:
+            return
         self._running = [0] * len(self._limits)
         self._met.clear()
-        for lease in leases if self._limits else ():
+        for lease in leases:
             if lease.state is not LeaseState.DRAINING:
                 self.add(lease.request)
 

@@ -38,9 +38,13 @@ def asked_inside(machine: Machine, request: Request, outer: Lease) -> list[ev.Ef
     return [ev.Queued(request.ticket, reason, request)]
 
 
-def grant_inside(machine: Machine, effects: list[ev.Effect]) -> None:
-    """Look again at what waits inside leases; where one has ended, it waits as all do."""
+def grant_inside(machine: Machine, effects: list[ev.Effect]) -> bool:
+    """Look again at what waits inside leases; where one has ended, it waits as all do.
+
+    Returns whether any of them joined the line.
+    """
     nested = machine.nested
+    joined = False
     for ticket, request in list(nested.waiting.items()):
         outer = outer_of(machine, request)
         if outer is not None and nested.wait_reason(request, outer) is not None:
@@ -55,6 +59,8 @@ def grant_inside(machine: Machine, effects: list[ev.Effect]) -> None:
             effects.append(ev.Refused(ticket, "impossible", refusal, request))
         else:
             machine.line.add(request)
+            joined = True
+    return joined
 
 
 def left(machine: Machine, event: ev.Left) -> list[ev.Effect]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from grn.errors import LeaseError
 from grn.rules import events as ev
 from grn.rules.cores import choose_cores
+from grn.rules.deciding import Decider
 from grn.rules.disk import disk_failed, disk_healed
 from grn.rules.fairness import Limits
 from grn.rules.health import xid_text
@@ -44,7 +45,7 @@ from grn.rules.promises import check_machine
 from grn.rules.records import end_record, grant_record, main_record
 from grn.rules.seeing import sampled, trusted
 from grn.rules.succession import left_by, restore, returned, snapshot
-from grn.rules.waiting import Reservation, WaitingLine
+from grn.rules.waiting import WaitingLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from grn.rules.model import Device, Request
     from grn.rules.policy import Room
     from grn.rules.profiles import ProfileBook
+    from grn.rules.waiting import Reservation
 
 __all__ = ["Machine"]
 
@@ -104,18 +106,27 @@ class Machine:
         self.learning = Learning(self.ledger, profiles, provisional_after_s)
         self.health: dict[str, DeviceHealth] = {}
         """By UUID, of devices of whose health anything was ever said."""
-        self.reservation: Reservation | None = None
         self.disk_problem = ""
         self.closing = False
         self.token = token
         self.number = 0
-        self.dirty = False
         self._jobs_at_once = jobs_at_once
         self._cores = cpus if cores is None else cores
         self._core_map = core_map
         self._mps: ev.MpsSeen | None = None
         self._fresh: set[int] = set()
-        self._reasons: dict[int, str] = {}
+        self._changed = False
+        self._decider = Decider(
+            self.ledger,
+            self.placer,
+            profiles,
+            self.line,
+            self.limits,
+            grant=self._grant_in_place_of,
+            own=lambda request: left_by(self, request),
+        )
+        self._effects: list[ev.Effect] = []
+        self._settling = ev.Settle(0.0)
         self._handlers: dict[type, Callable[[Any], list[ev.Effect]]] = {
             ev.Asked: self._asked,
             ev.Cancelled: self._cancelled,
@@ -140,6 +151,20 @@ class Machine:
         """Take one event in and return what to do about it, in order."""
         return self._handlers[type(event)](event)
 
+    @property
+    def reservation(self) -> Reservation | None:
+        """What is kept for the head of the line."""
+        return self._decider.reservation
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is anything to decide at the next `Settle`."""
+        return self._changed or bool(self._fresh)
+
+    @dirty.setter
+    def dirty(self, changed: bool) -> None:
+        self._changed = changed
+
     # -- requests -------------------------------------------------------------------------------
 
     def _asked(self, event: ev.Asked) -> list[ev.Effect]:
@@ -157,7 +182,6 @@ class Machine:
             return [ev.Refused(request.ticket, "impossible", refusal, request)]
         self.line.add(request)
         self._fresh.add(request.ticket)
-        self.dirty = True
         return []
 
     def _cancelled(self, event: ev.Cancelled) -> list[ev.Effect]:
@@ -171,80 +195,46 @@ class Machine:
 
     def _forget_ticket(self, ticket: int) -> None:
         self._fresh.discard(ticket)
-        self._reasons.pop(ticket, None)
-        if self.reservation is not None and self.reservation.ticket == ticket:
-            self.reservation = None
+        self._decider.forget(ticket)
 
     def _settle(self, event: ev.Settle) -> list[ev.Effect]:
         if not self.dirty:
             return []
-        self.dirty = False
+        changed, self._changed = self._changed, False
         if self.closing:
+            self._fresh.clear()
             return []
+        self._settling = event
         self.placer.now = event.now
-        effects: list[ev.Effect] = []
+        effects = self._effects = []
         if self.nested.waiting:
-            grant_inside(self, effects)
+            changed |= grant_inside(self, effects)
         if not self.disk_problem:
-            self._grant_what_fits(event, effects)
+            self._decide(event.now, changed=changed)
         for ticket in sorted(self._fresh):
             request = self.line.get(ticket)
             effects.append(ev.Queued(ticket, self.reason(ticket), request))
         self._fresh.clear()
         return effects
 
-    def _grant_what_fits(self, event: ev.Settle, effects: list[ev.Effect]) -> None:
-        head: Reservation | None = None
-        no_room: dict[tuple[object, ...], Waits] = {}
-        self._reasons.clear()
-        self.limits.count(self.leases.values())
-        for request in self.line:
-            if reached := self.limits.reached(request):
-                self._reasons[request.ticket] = reached
-                continue
-            own = left_by(self, request)
-            if not own and no_room and request.shape in no_room:
-                continue
-            verdict, replaced = self._place(request, head, own)
-            if isinstance(verdict, Placement):
-                effects += self._grant_in_place_of(event, request, verdict, replaced)
-                self.limits.add(request)
-                continue
-            no_room[request.shape] = verdict
-            self._reasons[request.ticket] = verdict.reason
-            if head is None and verdict.for_room:
-                head = self.placer.reserve(request, self.reservation)
-        self.reservation = head
-
-    def _place(
-        self, request: Request, head: Reservation | None, own: list[Lease]
-    ) -> tuple[Placement | Waits, list[Lease]]:
-        """Decide for one request; return what it takes the place of, of its process's `own`."""
-        if own:
-            with self.ledger.without([lease.id for lease in own]):
-                # What is kept for the head cannot be had before this process goes on.
-                verdict = self.placer.place(request, None)
-            uuids = set(verdict.uuids) if isinstance(verdict, Placement) else set()
-            replaced = [lease for lease in own if not uuids.isdisjoint(lease.uuids)]
-            if all(uuids.issuperset(lease.uuids) for lease in replaced):
-                return verdict, replaced
-        return self.placer.place(request, head), []
+    def _decide(self, now: float, *, changed: bool) -> None:
+        one_by_one = bool(self.draining and self.line.in_process)
+        if changed or one_by_one or not self._decider.decide_newcomers(now, tuple(self._fresh)):
+            self._decider.decide(now, self.leases.values(), one_by_one=one_by_one)
 
     def _grant_in_place_of(
-        self, event: ev.Settle, request: Request, placement: Placement, replaced: list[Lease]
-    ) -> list[ev.Effect]:
+        self, request: Request, placement: Placement, replaced: list[Lease]
+    ) -> None:
         """Grant a lease; what its process holds on from leases before counts in it at once."""
         held: dict[str, int] = {}
-        effects: list[ev.Effect] = []
         for lease in replaced:
             for uuid in lease.uuids:
                 booking = self.ledger.by_uuid[uuid].bookings[lease.id]
                 held[uuid] = max(held.get(uuid, 0), booking.measured_mib)
-            effects += self.end(lease)
-        effects += self._grant(event, request, placement)
+            self._effects += self.end(lease)
+        self._effects += self._grant(self._settling, request, placement)
         for uuid, mib in held.items():
             self.ledger.measure(f"{self.token}-{self.number}", uuid, mib)
-        return effects
 
     def _grant(self, event: ev.Settle, request: Request, placement: Placement) -> list[ev.Effect]:
         threads = self.fair_share() if request.cpus is None else max(1, request.cpus)
@@ -316,9 +306,8 @@ class Machine:
             return reason_inside(self, ticket)
         if self.disk_problem:
             return self.disk_problem
-        known = self._reasons.get(ticket)
-        if known:
-            return known
+        if reached := self._decider.reached.get(ticket):
+            return reached
         head = self.reservation
         verdict = self.placer.place(request, head if head and head.ticket != ticket else None)
         if isinstance(verdict, Waits):

@@ -82,9 +82,11 @@ class Owner:
     uid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Request:
-    """A wish. `gpus=None` wants no device and no mask; `gpus=0` wants an empty mask.
+    """A wish. Nobody changes one, though nothing forbids it: `frozen` costs several us for each.
+
+    `gpus=None` wants no device and no mask; `gpus=0` wants an empty mask.
 
     `memory_mib` is per device; `None` means "what was learnt". `allowed` narrows the devices to
     those that the client's own mask names. `ticket` is the broker's name for the request, `session`

@@ -1,4 +1,4 @@
-"""Where a request goes, why it must wait, and what can never be met.
+"""Where a request goes, and why it must wait.
 
 Pure decisions over the ledger, the profiles and the leases that are held. Nothing here changes
 anything but the reservation for the head of the queue.
@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from grn.rules.backfill import earliest_end, latest_end, room_at
+from grn.rules.backfill import earliest_end, longest_s, room_at
 from grn.rules.estimate import ALONE_AFTER_OOMS, OTHER_MODEL_FACTOR
+from grn.rules.impossible import impossible, wanted, why_not
 from grn.rules.interference import undisturbed
 from grn.rules.ledger import WHOLE_COMPUTE
 from grn.rules.model import DeviceState, LeaseState
 from grn.rules.policy import BUILT_IN, choose
-from grn.rules.refusing import DEVICES_NAMED, Refusals, devices_text
 from grn.rules.topology import distances
 from grn.rules.waiting import Reservation, would_delay
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from grn.rules.policy import Room
     from grn.rules.profiles import ProfileBook
 
-__all__ = ["Need", "Placement", "Placer", "Waits"]
+__all__ = ["NO_ROOM", "Need", "Placement", "Placer", "Waits"]
 
 _LEAST_ROOM_FOR_ALONE = 2
 """A probe or whole-device lease wants a device of which others hold at most one half."""
@@ -49,6 +49,10 @@ class Waits:
 
     reason: str
     for_room: bool = True
+
+
+NO_ROOM = Waits("no room")
+"""For who does not ask why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +82,7 @@ class Placer:
         note: str = "",
         policies: Mapping[str, Callable[[Room], float]] = BUILT_IN,
     ) -> None:
-        self._policies = policies
-        self._refusals = Refusals(ledger)
+        self.policies = policies
         self._ledger = ledger
         self._profiles = profiles
         self._leases = leases
@@ -89,12 +92,25 @@ class Placer:
 
     def renew(self, note: str) -> None:
         """Take in which devices there are; `note` says why none, or fewer than a mask names."""
-        self._refusals.renew(note)
-        self._distances = distances(book.device for book in self._ledger.books)
+        books = self._ledger.books
+        self._note = f" ({note})" if note else ""
+        self._distances = distances(book.device for book in books)
+        self.models = list(dict.fromkeys(book.device.model for book in books))
+        self.smallest_mib = min((book.device.capacity_mib for book in books), default=0)
+        sizes = {book.device.capacity_mib for book in books}
+        self.plain = len(self.models) == len(sizes) == 1 and not any(
+            book.device.parent is not None or book.ram is not None or book.device.one_process
+            for book in books
+        )
+        """All devices are alike, and none has a rule of its own."""
 
     def impossible(self, request: Request) -> str | None:
         """Say why this machine can never meet the request, with numbers; `None` if it can."""
-        return self._refusals.impossible(request)
+        if self.plain and request.gpus == 1 and request.allowed is None and not request.ram_mib:
+            wish = request.memory_mib
+            if not request.cpus and (wish is None or wish <= self.smallest_mib):
+                return None  # as nearly always
+        return impossible(self._ledger, request, self._note)
 
     # -- what it needs --------------------------------------------------------------------------
 
@@ -128,13 +144,22 @@ class Placer:
 
     # -- where it goes --------------------------------------------------------------------------
 
-    def place(self, request: Request, head: Reservation | None) -> Placement | Waits:
-        """Decide for one request; `head` is the reservation of a request before it, if any."""
+    def place(
+        self, request: Request, head: Reservation | None, *, in_words: bool = True
+    ) -> Placement | Waits:
+        """Decide for one request; `head` is the reservation of a request before it, if any.
+
+        A refusal says why, unless it need not be `in_words`.
+        """
         waits = self._pools_wait(request, head)
         if waits:
             return waits
         if not request.gpus:
             return Placement((), 0, alone=False, probe=False)
+        if self.plain and request.gpus == 1 and request.allowed is None and not in_words:
+            need = self.need(request, self.models[0])
+            if not need.wait and (need.mib or 0) <= self.smallest_mib:
+                return self._place_plainly(request, need, head)
         pairs = self.candidates(request, request.gpus)
         for _, need in pairs:
             if need.wait:
@@ -145,13 +170,54 @@ class Placer:
             if self.fits(book, need, head, request.type)
             and (book.ram is None or self.ram_suffices(book, need, request))
         ]
-        if len(fitting) > request.gpus:
-            fitting = undisturbed(fitting, request, self._profiles, self._leases)
-        policy = self._policies[request.policy]
-        chosen = choose(fitting, request.gpus, policy, self._distances)
+        chosen = self._chosen(fitting, request, request.gpus)
         if chosen is None:
-            return Waits(self._why(request, pairs, head))
+            return Waits(self._why(request, pairs, head)) if in_words else NO_ROOM
         return self._placement([pair for pair in pairs if pair[0].position in chosen], request)
+
+    def _place_plainly(
+        self, request: Request, need: Need, head: Reservation | None
+    ) -> Placement | Waits:
+        """Do the same for one of several devices that are all alike, as is most common."""
+        least = need.mib or 0
+        by_room = not need.alone and not need.compute
+        kept = head.needs_mib if head is not None else {}
+        fitting: list[Book] = []
+        for book in self._ledger.books:
+            device = book.device
+            free = device.capacity_mib - book.foreign_mib - book.committed_mib
+            if free < least or book.alone or book.state is not DeviceState.OK:
+                continue
+            enough = by_room and book.usage_known and device.uuid not in kept
+            if enough or self.fits(book, need, head, request.type):
+                fitting.append(book)
+        chosen = self._chosen(fitting, request, 1)
+        if chosen is None:
+            return NO_ROOM
+        book = self._ledger.books[chosen[0]]
+        alone = self.is_alone(need, book)
+        mib = book.free_mib if alone else least
+        return Placement((book.device.uuid,), mib, alone=alone, probe=need.probe)
+
+    def _chosen(self, fitting: list[Book], request: Request, count: int) -> list[int] | None:
+        """Choose among devices with room; return their positions, `None` if there are too few."""
+        if len(fitting) > count:
+            fitting = undisturbed(fitting, request, self._profiles, self._leases)
+        return choose(fitting, count, self.policies[request.policy], self._distances)
+
+    def _why(self, request: Request, pairs: list[_Pair], head: Reservation | None) -> str:
+        said = [
+            why_not(
+                book,
+                need,
+                self._leases,
+                kept=head is not None
+                and book.device.uuid in head.needs_mib
+                and self.fits(book, need, None),
+            )
+            for book, need in pairs
+        ]
+        return wanted(request.gpus or 1, [need for _, need in pairs], said)
 
     def candidates(self, request: Request, count: int) -> list[_Pair]:
         """Pair each device that would do for the request with what the request takes on it."""
@@ -228,8 +294,12 @@ class Placer:
         """Whether a job of this type is over before the head can start, by what was learnt."""
         if head.starts_s <= self.now:
             return False
-        over_s = latest_end(self._profiles, job_type, book.device.model, self.now)
-        return over_s is not None and over_s <= head.starts_s
+        ran_s = self.longest_s(job_type, book.device.model)
+        return ran_s is not None and self.now + ran_s <= head.starts_s
+
+    def longest_s(self, job_type: str, model: str) -> float | None:
+        """Return how long jobs of this type run at most by all experience, if there is any."""
+        return longest_s(self._profiles, job_type, model)
 
     def _delays(self, book: Book, need: Need, head: Reservation) -> bool:
         if head.alone or self.is_alone(need, book):
@@ -342,47 +412,6 @@ class Placer:
         of_memory = _ends((need.mib or 0) - book.free_mib, [b.counts_mib for b in bookings])
         lacks = need.compute - (WHOLE_COMPUTE - book.compute_booked) if need.compute else 0
         return (max(of_memory, _ends(lacks, [b.compute for b in bookings])), book.committed_mib)
-
-    @staticmethod
-    def _allowed(book: Book, request: Request) -> bool:
-        return request.allowed is None or book.device.uuid in request.allowed
-
-    # -- in words -------------------------------------------------------------------------------
-
-    def _why(self, request: Request, pairs: list[_Pair], head: Reservation | None) -> str:
-        count = request.gpus or 0
-        need = pairs[0][1]
-        if need.probe:
-            what = f"{devices_text(count)} alone (first run of this type)"
-        elif need.alone:
-            what = f"{devices_text(count)} alone"
-        else:
-            what = f"{max(need.mib or 0 for _, need in pairs)} MiB on {devices_text(count)}"
-        if need.compute:
-            what += f" with {need.compute} % of the multiprocessors"
-        parts = [self._why_not(book, need, head) for book, need in pairs]
-        rest = len(parts) - DEVICES_NAMED
-        more = f"; and {rest} more" if rest > 0 else ""
-        return f"{what} wanted; {'; '.join(parts[:DEVICES_NAMED])}{more}"
-
-    def _why_not(self, book: Book, need: Need, head: Reservation | None) -> str:
-        name = f"device {book.device.index}"
-        if book.state is not DeviceState.OK:
-            return f"{name}: {book.state}" + (f" ({book.reason})" if book.reason else "")
-        if book.alone:
-            lease = self._leases.get(book.alone)
-            how = "measured alone" if lease and lease.state is LeaseState.PROBE else "leased whole"
-            return f"{name}: {how} by lease {book.alone}"
-        text = f"{name}: {book.free_mib} MiB free of {book.device.total_mib}"
-        if book.foreign_mib:
-            text += f", {book.foreign_mib} used by others"
-        if book.bookings:
-            text += f", {len(book.bookings)} leased"
-        if need.compute:
-            text += f", {book.compute_booked} % of its multiprocessors booked"
-        if head is not None and book.device.uuid in head.needs_mib and self.fits(book, need, None):
-            text += ", kept for the request at the head of the queue"
-        return text
 
 
 def _largest(pairs: list[_Pair], count: int) -> list[_Pair]:

@@ -62,6 +62,9 @@ class ProfileBook:
         self.recall = recall
         self._by_type: dict[str, dict[str, Profile]] = {}
         self._told: dict[str, set[str]] = {}
+        self._estimates: dict[_Key, int] = {}
+        self.touched: set[str] = set()
+        """Types of which something may have changed; whoever keeps anything by type empties it."""
 
     def __len__(self) -> int:
         return sum(len(models) for models in self._by_type.values())
@@ -77,18 +80,27 @@ class ProfileBook:
     def load(self, profiles: Iterable[Profile]) -> None:
         """Take in what a store kept, oldest first."""
         for profile in profiles:
+            self._touch(profile.type, profile.device_model)
             self._by_type.setdefault(profile.type, {})[profile.device_model] = profile
         self._trim()
 
     def of(self, job_type: str, model: str) -> Profile:
-        """Return the profile under this key, made empty if there is none."""
+        """Return the profile under this key, made empty if there is none.
+
+        This is for whoever writes to it, at once: what was reckoned from it is reckoned anew.
+        """
         models = self._of_type(job_type)
         del self._by_type[job_type]
         self._by_type[job_type] = models  # most recently used last
+        self._touch(job_type, model)
         profile = models.get(model)
         if profile is None:
             profile = models[model] = Profile(job_type, model)
         return profile
+
+    def _touch(self, job_type: str, model: str) -> None:
+        self.touched.add(job_type)
+        self._estimates.pop((job_type, model), None)
 
     def find(self, job_type: str, model: str) -> Profile | None:
         """Return the profile under this key, if there is one."""
@@ -108,18 +120,25 @@ class ProfileBook:
         gone = [name for name in models if model is None or name == model]
         for name in gone:
             del models[name]
+            self._touch(job_type, name)
         if not models:
             self._told.pop(job_type, None)
         return len(gone)
 
     def estimate_mib(self, job_type: str, model: str, *, factor: float) -> int | None:
         """Return what to book on this model; what another model taught gets `factor` on top."""
+        found = self._estimates.get((job_type, model))
+        if found is not None:
+            return found
         models = self._of_type(job_type)
         if not models:
             return None
         own = models.get(model)
         if own is not None and own.known:
-            return own.estimate_mib(self.margin)
+            found = own.estimate_mib(self.margin)
+            if found is not None:
+                self._estimates[job_type, model] = found
+            return found
         others = [p.estimate_mib(self.margin) for p in models.values() if p.known]
         known = [mib for mib in others if mib is not None]
         return ceil(max(known) * factor) if known else None
@@ -155,6 +174,11 @@ class ProfileBook:
         """Whether any run of the type is known to have succeeded."""
         return any(p.runs or p.unmeasured for p in self._of_type(job_type).values())
 
+    def expected_s(self, job_type: str) -> float | None:
+        """Return how long a run of the type takes on the average of those that ended well."""
+        ran = [s for profile in self._of_type(job_type).values() for s in profile.durations_s]
+        return sum(ran) / len(ran) if ran else None
+
     def tell_once(self, job_type: str, what: str) -> bool:
         """Return `True` the first time that this is to be said of a type."""
         told = self._told.setdefault(job_type, set())
@@ -166,7 +190,8 @@ class ProfileBook:
     def _trim(self) -> None:
         while len(self._by_type) > self.limit:
             gone = self._least_worth()
-            del self._by_type[gone]
+            for name in self._by_type.pop(gone):
+                self._touch(gone, name)
             self._told.pop(gone, None)
 
     def _least_worth(self) -> str:

@@ -1,6 +1,7 @@
 """The order of the queue, and who may overtake whom.
 
-Order: priority, then arrival, unless fair shares or aging are asked for (see `fairness`). The first request that could run but finds no room is the *head*. It
+Order: priority, then arrival, unless fair shares or aging are asked for (see `fairness`) or the order of
+run times. The first request that could run but finds no room is the *head*. It
 gets a reservation: the devices on which it will start. Others may be placed in the meantime, on
 other devices freely, on reserved ones only if that cannot delay the head, whichever of the running
 jobs end first. Where run times are unknown, "cannot delay" is decided for every possible order of
@@ -8,11 +9,18 @@ ends: for each set of running leases beside which the head would fit, it must fi
 and the newcomer too. Where they were learnt, a job that is over before the head can start does not
 delay it either (see `backfill`). A reservation stays with the head until it starts, so its devices drain and
 its wait is bounded by the jobs that already run there.
+
+Run times: a request counts as if it had come later by `STRETCH` times the run time that its type is
+expected to have. So short ones go first, and nobody starves: whoever comes more than that time after
+a job cannot go before it. What nothing is known of is tried at once, since only running it teaches.
+
+Requests of one shape fit, or do not, together. They are kept as one *kind* each, in order, so that a
+decision looks at the first of each kind instead of at thousands of the same.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -20,13 +28,51 @@ from typing import TYPE_CHECKING
 from grn.rules.fairness import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from grn.rules.model import Request
 
-__all__ = ["Reservation", "WaitingLine", "largest_sum_within", "would_delay"]
+__all__ = [
+    "ARRIVAL",
+    "ORDERS",
+    "RUN_TIME",
+    "STRETCH",
+    "Kind",
+    "Reservation",
+    "WaitingLine",
+    "largest_sum_within",
+    "would_delay",
+]
 
-_Key = tuple[float, float, int]
+ARRIVAL, RUN_TIME = "arrival", "run-time"
+ORDERS = (ARRIVAL, RUN_TIME)
+
+STRETCH = 5.0
+"""Shorter jobs may go before one that came up to so many of its own run times earlier."""
+
+Key = tuple[float, float, int]
+
+
+class Kind:
+    """The requests of one shape that wait, in order; `first` stands for all in what they need.
+
+    `delay_s` is by how much they count as having come later. `least_mib`, `over_s` belong to who
+    screens kinds: what one takes at least (-1: not told), and how long it runs at most, if known.
+    """
+
+    __slots__ = ("closed", "delay_s", "fresh", "keys", "least_mib", "over_s", "request", "shape")
+
+    def __init__(self, shape: tuple[object, ...], request: Request) -> None:
+        self.shape = shape
+        self.request = request
+        self.keys: list[Key] = []
+        self.delay_s = 0.0
+        self.fresh = True
+        """Nothing was looked up about it yet, or that may have changed."""
+        self.closed = 0
+        """The number of the last round of decisions in which one of it was refused."""
+        self.least_mib = -1
+        self.over_s: float | None = None
 
 
 class WaitingLine:
@@ -35,62 +81,143 @@ class WaitingLine:
     Args:
         share: between whom turns are taken: "off", "user" or "client".
         aging_s: how long a wait is worth one step of priority; `None`: none is.
+        order: `ARRIVAL`, or `RUN_TIME`: those expected to be over soon go first.
     """
 
-    def __init__(self, share: str = "off", aging_s: float | None = None) -> None:
-        self._keys: list[_Key] = []
-        self._by_ticket: dict[int, Request] = {}
+    def __init__(
+        self, share: str = "off", aging_s: float | None = None, order: str = ARRIVAL
+    ) -> None:
+        self._kinds: dict[tuple[object, ...], Kind] = {}
+        self._by_ticket: dict[int, tuple[Request, Kind]] = {}
         self._turns = Turns(share) if share != "off" else None
         self._aging_s = aging_s
+        self.by_run_time = order == RUN_TIME
+        self.in_process = 0
+        """How many of those that wait use the device in their own process."""
+        self.expected_s: Callable[[str], float | None] | None = None
+        """Says how long a job of a type is expected to run; who holds the profiles sets it."""
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._by_ticket)
 
     def __iter__(self) -> Iterator[Request]:
-        requests = [self._by_ticket[key[2]] for key in self._keys]
-        if self._turns is not None:
-            requests = self._turns.in_turn(requests, priorities=not self._aging_s)
-        return iter(requests)
+        return (request for request, _ in self.in_order())
+
+    def in_order(self) -> list[tuple[Request, Kind]]:
+        """List all that wait, each with its kind, in the order in which they are considered."""
+        keys = sorted(key for kind in self.kinds() for key in self._shifted(kind))
+        entries = [self._by_ticket[key[2]] for key in keys]
+        if self._turns is None:
+            return entries
+        turns = self._turns.in_turn(
+            [request for request, _ in entries], priorities=not self._aging_s
+        )
+        return [self._by_ticket[request.ticket] for request in turns]
 
     def __contains__(self, ticket: int) -> bool:
         return ticket in self._by_ticket
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether the order is not that of keys, but depends on who had which turns."""
+        return self._turns is not None
+
+    @property
     def want_devices(self) -> bool:
         """Whether any request wants a device, so that the devices must be known."""
-        return any(request.gpus for request in self._by_ticket.values())
+        return any(kind.request.gpus for kind in self._kinds.values())
 
     def get(self, ticket: int) -> Request | None:
         """Look a waiting request up."""
-        return self._by_ticket.get(ticket)
+        entry = self._by_ticket.get(ticket)
+        return entry[0] if entry is not None else None
+
+    def entry(self, ticket: int) -> tuple[Request, Kind]:
+        """Return a waiting request with its kind."""
+        return self._by_ticket[ticket]
 
     def add(self, request: Request) -> None:
         """Put a request in its place."""
-        insort(self._keys, self._key(request))
-        self._by_ticket[request.ticket] = request
+        shape = request.shape
+        kind = self._kinds.get(shape)
+        if kind is None:
+            kind = self._kinds[shape] = Kind(shape, request)
+        insort(kind.keys, self._key(request))
+        self._by_ticket[request.ticket] = (request, kind)
+        self.in_process += request.in_process
         if self._turns is not None:
             self._turns.joined(request)
 
     def remove(self, ticket: int, *, granted: bool = False) -> Request | None:
         """Take a request out; `None` if it does not wait."""
-        request = self._by_ticket.pop(ticket, None)
-        if request is not None:
-            del self._keys[bisect_left(self._keys, self._key(request))]
-            if self._turns is not None:
-                self._turns.left(request, granted=granted)
+        entry = self._by_ticket.pop(ticket, None)
+        if entry is None:
+            return None
+        request, kind = entry
+        del kind.keys[bisect_left(kind.keys, self._key(request))]
+        if not kind.keys:
+            del self._kinds[kind.shape]
+        self.in_process -= request.in_process
+        if self._turns is not None:
+            self._turns.left(request, granted=granted)
         return request
 
     def copied(self, most: int) -> WaitingLine:
         """Return a line of its own with the first `most` requests, in which turns go on from here."""
         twin = WaitingLine(aging_s=self._aging_s)
+        twin.by_run_time, twin.expected_s = self.by_run_time, self.expected_s
         first = list(islice(self, most))
+        for request in first:
+            twin.add(request)
         if self._turns is not None:
             twin._turns = self._turns.copied(first)
-        twin._keys = sorted(self._key(request) for request in first)
-        twin._by_ticket = {request.ticket: request for request in first}
         return twin
 
-    def _key(self, request: Request) -> _Key:
+    # -- by kind --------------------------------------------------------------------------------
+
+    def kinds(self) -> Iterable[Kind]:
+        """List the kinds that wait; how long they are expected to run is as of now."""
+        if self.by_run_time:
+            for kind in self._kinds.values():
+                if kind.fresh:
+                    self.reckon(kind)
+        return self._kinds.values()
+
+    def reckon(self, kind: Kind) -> None:
+        """Find out by how much a kind counts as having come later."""
+        if self.by_run_time and self.expected_s is not None:
+            kind.delay_s = STRETCH * (self.expected_s(kind.request.type) or 0.0)
+
+    def renew(self, types: set[str]) -> None:
+        """Take note that what is known of these job types has changed."""
+        for kind in self._kinds.values():
+            if kind.request.type in types:
+                kind.fresh = True
+
+    def key(self, ticket: int) -> Key:
+        """Return by what a waiting request is ordered among all."""
+        request, kind = self._by_ticket[ticket]
+        return self._shift(self._key(request), kind.delay_s)
+
+    def first(self, kind: Kind) -> Key:
+        """Return by what the first of a kind is ordered."""
+        key = kind.keys[0]
+        return self._shift(key, kind.delay_s) if kind.delay_s else key
+
+    def after(self, kind: Kind, request: Request) -> Key | None:
+        """Return by what the next of a kind is ordered, after a request of it that may be gone."""
+        place = bisect_right(kind.keys, self._key(request))
+        return self._shift(kind.keys[place], kind.delay_s) if place < len(kind.keys) else None
+
+    def _shifted(self, kind: Kind) -> list[Key]:
+        return [self._shift(key, kind.delay_s) for key in kind.keys]
+
+    def _shift(self, key: Key, delay_s: float) -> Key:
+        if self._aging_s:
+            return (key[0] + delay_s, key[1], key[2])
+        return (key[0], key[1] + delay_s, key[2])
+
+    def _key(self, request: Request) -> Key:
         if self._aging_s:
             first = request.arrived_s - request.priority * self._aging_s
             return (first, request.arrived_s, request.ticket)

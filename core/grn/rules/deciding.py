@@ -1,0 +1,198 @@
+"""A round of decisions: who of those that wait gets a lease now, and who becomes the head.
+
+In the line's order each request is placed or refused; the first that is refused for want of room is
+the head, and what is kept for it binds all after it. Requests of one kind are refused together. Once
+there is a head, kinds that certainly find no room are passed over (see `screening`).
+
+A newcomer that comes after the head is decided by itself: since the last round nothing was given
+back and nothing was learnt, so all others would be refused again.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from grn.rules.placing import NO_ROOM, Placement, Placer, Waits
+from grn.rules.screening import Screen, look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from grn.rules.fairness import Limits
+    from grn.rules.ledger import Ledger
+    from grn.rules.model import Lease, Request
+    from grn.rules.profiles import ProfileBook
+    from grn.rules.waiting import Key, Kind, Reservation, WaitingLine
+
+__all__ = ["Decider"]
+
+
+class Decider:
+    """Decides over the line; who grants is called back for each request that is placed.
+
+    Args:
+        grant: takes a request, where it goes, and the leases of its own process that it replaces.
+        own: the leases of the process that asks which only drain; see `succession.left_by`.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        placer: Placer,
+        profiles: ProfileBook,
+        line: WaitingLine,
+        limits: Limits,
+        *,
+        grant: Callable[[Request, Placement, list[Lease]], None],
+        own: Callable[[Request], list[Lease]] | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._placer = placer
+        self._profiles = profiles
+        self._line = line
+        self._limits = limits
+        self._grant = grant
+        self._own = own
+        self.reservation: Reservation | None = None
+        self.reached: dict[int, str] = {}
+        """By ticket: the limit that holds a request up."""
+        self._round = 0
+        self._screen: Screen | None = None
+        line.expected_s = profiles.expected_s
+
+    def forget(self, ticket: int) -> None:
+        """Keep nothing more for a request that waits no longer."""
+        self.reached.pop(ticket, None)
+        if self.reservation is not None and self.reservation.ticket == ticket:
+            self.reservation = None
+
+    # -- all that wait --------------------------------------------------------------------------
+
+    def decide(self, now: float, leases: Iterable[Lease], *, one_by_one: bool = False) -> None:
+        """Look at all that wait. `one_by_one`: at each by itself, not at the first of each kind."""
+        self._begin(now, leases)
+        old = self.reservation
+        self.reservation = None
+        if not len(self._line):
+            return
+        self._screen = None
+        owns = self._own if one_by_one else None
+        one_by_one = one_by_one or self._line.takes_turns
+        for request, kind in self._line.in_order() if one_by_one else self._by_kind(now):
+            if self._held_by_limit(request):
+                continue
+            own = owns(request) if owns is not None else []
+            if kind.closed == self._round and not own:
+                continue
+            head: Reservation | None = self.reservation
+            verdict, replaced = self._place(request, kind, head, own)
+            if isinstance(verdict, Placement):
+                self._granted(request, verdict, replaced)
+                continue
+            kind.closed = self._round
+            if head is None and verdict.for_room:
+                self.reservation = self._placer.reserve(request, old)
+                self._screen = None
+
+    def _begin(self, now: float, leases: Iterable[Lease]) -> None:
+        self._round += 1
+        self._placer.now = now
+        self.reached.clear()
+        self._limits.count(leases)
+        touched = self._profiles.touched
+        if touched:
+            self._line.renew(touched)
+            touched.clear()
+
+    def _by_kind(self, now: float) -> Iterator[tuple[Request, Kind]]:
+        """Yield the first of each kind, the next one of it only if that one was not refused."""
+        line = self._line
+        heads: list[tuple[Key, int, Kind]] = []
+        for number, kind in enumerate(line.kinds()):
+            if kind.fresh:
+                self._look_up(kind)
+            heads.append((line.first(kind), number, kind))
+        heapify(heads)
+        while heads:
+            if self._screen is None:
+                self._screen = Screen(self._ledger, self.reservation, now)
+                if self.reservation is not None:
+                    rejects = self._screen.rejects
+                    heads = [entry for entry in heads if not rejects(entry[2])]
+                    heapify(heads)
+                    continue
+            key, number, kind = heappop(heads)
+            request = line.entry(key[2])[0]
+            yield request, kind
+            following = None if kind.closed == self._round else line.after(kind, request)
+            if following is not None:
+                heappush(heads, (following, number, kind))
+
+    def _place(
+        self, request: Request, kind: Kind, head: Reservation | None, own: list[Lease]
+    ) -> tuple[Placement | Waits, list[Lease]]:
+        """Decide for one request; return what it takes the place of, of its process's `own`."""
+        if own:
+            with self._ledger.without([lease.id for lease in own]):
+                # What is kept for the head cannot be had before this process goes on.
+                verdict = self._placer.place(request, None, in_words=False)
+            uuids = set(verdict.uuids) if isinstance(verdict, Placement) else set()
+            replaced = [lease for lease in own if not uuids.isdisjoint(lease.uuids)]
+            if all(uuids.issuperset(lease.uuids) for lease in replaced):
+                return verdict, replaced
+        # Only of room is it said for certain that there is none: a probe may wait for another one.
+        told = self._screen is not None and not kind.fresh and kind.least_mib >= 0
+        if told and self._screen is not None and self._screen.rejects(kind):
+            return NO_ROOM, []
+        return self._placer.place(request, head, in_words=False), []
+
+    def _granted(self, request: Request, placement: Placement, replaced: list[Lease]) -> None:
+        self._grant(request, placement, replaced)
+        self._limits.add(request)
+        if replaced:
+            self._screen = None  # there may be more room than before
+        elif self._screen is not None:
+            self._screen.took(placement.uuids)
+
+    def _held_by_limit(self, request: Request) -> bool:
+        reached = self._limits.reached(request)
+        if reached:
+            self.reached[request.ticket] = reached
+        return bool(reached)
+
+    # -- newcomers ------------------------------------------------------------------------------
+
+    def decide_newcomers(self, now: float, tickets: Iterable[int]) -> bool:
+        """Look at these alone; tell whether that will do, or all must be looked at."""
+        line = self._line
+        if line.takes_turns or self._profiles.touched or self._limits.given:
+            return False
+        entries: list[tuple[Key, Request, Kind]] = []
+        for ticket in tickets:
+            request, kind = line.entry(ticket)
+            if kind.fresh and line.by_run_time:
+                line.reckon(kind)
+            entries.append((line.key(ticket), request, kind))
+        entries.sort(key=lambda entry: entry[0])
+        head = self.reservation
+        if head is not None and (head.ticket not in line or entries[0][0] < line.key(head.ticket)):
+            return False
+        self._round += 1
+        self._placer.now = now
+        self._screen = None
+        for _, request, kind in entries:
+            if kind.closed == self._round or kind.keys[0][2] != request.ticket:
+                continue  # what came before it of its kind was refused
+            verdict = self._placer.place(request, self.reservation, in_words=False)
+            if isinstance(verdict, Placement):
+                self._grant(request, verdict, [])
+                continue
+            kind.closed = self._round
+            if self.reservation is None and verdict.for_room:
+                self.reservation = self._placer.reserve(request, None)
+        return True
+
+    def _look_up(self, kind: Kind) -> None:
+        self._line.reckon(kind)
+        look_up(kind, self._placer)
