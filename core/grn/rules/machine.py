@@ -219,8 +219,14 @@ class Machine:
 
     def _decide(self, now: float, *, changed: bool) -> None:
         one_by_one = bool(self.draining and self.line.in_process)
-        if changed or one_by_one or not self._decider.decide_newcomers(now, tuple(self._fresh)):
+        if not (changed or one_by_one) and self._decider.decide_newcomers(now, tuple(self._fresh)):
+            return
+        waiting = -1
+        while waiting != len(self.line):
+            waiting = len(self.line)
             self._decider.decide(now, self.leases.values(), one_by_one=one_by_one)
+            if not self.line.takes_turns:
+                break  # else whoever was granted something has had a turn: others may come first
 
     def _grant_in_place_of(
         self, request: Request, placement: Placement, replaced: list[Lease]
