@@ -28,6 +28,14 @@ if TYPE_CHECKING:
         said: str
         said_oom: bool
         stopped: bool
+        cpu_s: float | None
+        rss_mib: int | None
+
+    class Used(TypedDict, total=False):
+        """What a job's processes took: seconds of CPU, and the largest resident memory of one."""
+
+        cpu_s: float
+        rss_mib: int
 
 
 __all__ = ["Grant", "Pending"]

@@ -52,6 +52,11 @@ class _Call:
         self.begun = self.stopped = False
         """Whether the function was called; whether we ended its process: neither is news of it."""
         self.peak_mib: int | None = None
+        self.child: Child | None = None
+
+    def with_use(self, ending: Ending) -> Ending:
+        """Add what its process took, if it had one of its own."""
+        return {**ending, **self.child.used} if self.child is not None else ending
 
     def ending(self, error: BaseException) -> Ending:
         """Tell how it ended that raised this."""
@@ -76,7 +81,7 @@ class _Call:
             env, told = job_environment(grant.message, os.environ, explicit)
             for text in told:
                 warn(text)
-        child = ForkServer.shared().run(
+        self.child = child = ForkServer.shared().run(
             self._body(lighter=lighter),
             tuple(self.args),
             dict(self.kwargs),
@@ -242,7 +247,7 @@ def _run(this: _Call, grant: Grant | None, explicit: Mapping[str, str], *, light
         raise
     finally:
         if grant is not None:
-            this.tell(hub.release(grant, **ending), fresh=fresh)
+            this.tell(hub.release(grant, **this.with_use(ending)), fresh=fresh)
 
 
 def _in_process_of_its_own(
@@ -301,7 +306,7 @@ async def _run_async(
         raise
     finally:
         if grant is not None:
-            this.tell(await hubasync.release(grant, ending), fresh=fresh)
+            this.tell(await hubasync.release(grant, this.with_use(ending)), fresh=fresh)
 
 
 async def _in_process_of_its_own_async(

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from doit.action import PythonAction
 
-    from grn.grants import Grant
+    from grn.grants import Grant, Used
     from grn.isolate import Outcome
     from grn_plugins.doit.action import GrnAction
     from grn_plugins.doit.options import Options
@@ -64,6 +64,11 @@ if TYPE_CHECKING:
 
         def outcome(self) -> Outcome:
             """Tell how it ended."""
+            ...
+
+        @property
+        def used(self) -> Used:
+            """What it took, once its outcome is known."""
             ...
 
         def interrupt(self) -> None:
@@ -156,7 +161,8 @@ def run_callable(
         outcome = _attended(running, streams, action.options.grace_s)
         kept = (streams.out.kept, streams.err.kept)
     inner.out, inner.err = (None if one is None else one.getvalue() for one in kept)
-    return judged(inner, outcome)
+    ran = judged(inner, outcome)
+    return ran._replace(ending={**ran.ending, **running.used})
 
 
 # -- before -----------------------------------------------------------------------------------------

@@ -216,4 +216,5 @@ def _ending(line: Line, errput: str) -> Ending:
         "said": said,
         "said_oom": said == MEMORY,
         "stopped": line.stopped,
+        **line.used,
     }

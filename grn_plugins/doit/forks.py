@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
+    from grn.grants import Used
     from grn_plugins.doit.streams import Streams
 
 __all__ = ["fork"]
 
 _LINE_BYTES = 4096
+_KIB_IN_MIB = 1024
 _BROUGHT, _NOT_BROUGHT = b"V", b"N"
 
 
@@ -199,6 +201,8 @@ class Forked:
         self._pidfd = os.pidfd_open(supervisor)
         self._words = ""
         self._raw: int | None = None
+        self.used: Used = {}
+        """What it took, once its outcome is known."""
         self.pid = self._hear_pid()
 
     def _hear_pid(self) -> int:
@@ -232,7 +236,10 @@ class Forked:
 
     def _reap(self) -> None:
         if self._raw is None:
-            self._raw = os.waitpid(self._supervisor, 0)[1]
+            _, self._raw, used = os.wait4(self._supervisor, 0)
+            # Its own, and that of the body, for which it has waited.
+            cpu_s, rss_mib = used.ru_utime + used.ru_stime, -(-used.ru_maxrss // _KIB_IN_MIB)
+            self.used = {"cpu_s": cpu_s, "rss_mib": rss_mib}
 
     def interrupt(self) -> None:
         """Do what Ctrl-C does; the terminal's own reaches it as well."""

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from grn.grants import Used
     from grn.isolate import Child, Outcome
     from grn_plugins.doit.streams import Streams
 
@@ -35,6 +36,11 @@ class Served:
     def outcome(self) -> Outcome:
         """Tell how it ended."""
         return self._child.outcome()
+
+    @property
+    def used(self) -> Used:
+        """What it took, once its outcome is known."""
+        return self._child.used
 
     def interrupt(self) -> None:
         """Do what Ctrl-C would do; the terminal does not reach it, it has a session of its own."""

@@ -19,10 +19,23 @@ from grn.supervise.programs import NOT_EXECUTABLE, NOT_FOUND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from grn.grants import Used
+
 __all__ = ["Line"]
 
 _AFTER_ORDER_S = 15.0
 """What a stop may take beyond the command's own time of grace: the shim gives up before."""
+
+
+_END_WITH_USE = 4
+_KIB_IN_MIB = 1024
+
+
+def _used(words: list[str]) -> Used:
+    """Read `exit CODE CPU KIB`, of which the last two words may be missing."""
+    if len(words) < _END_WITH_USE:
+        return {}
+    return {"cpu_s": float(words[2]), "rss_mib": -(-int(words[3]) // _KIB_IN_MIB)}
 
 
 class Line:
@@ -31,6 +44,8 @@ class Line:
     def __init__(self, began: Callable[[int], None]) -> None:
         self.exit_code: int | None = None
         self.signal: int | None = None
+        self.used: Used = {}
+        """What its processes took, in the words of a release."""
         self.exec_errno = 0
         self.notes: list[str] = []
         """What people are to know."""
@@ -108,8 +123,10 @@ class Line:
             self._began(int(words[1]))
         elif words[0] == "exit":
             self.exit_code = int(words[1])
+            self.used = _used(words)
         elif words[0] == "signal":
             self.signal = int(words[1])
+            self.used = _used(words)
         elif words[0] == "exec":
             self.exec_errno = int(words[1])
             self.exit_code = NOT_FOUND if self.exec_errno == errno.ENOENT else NOT_EXECUTABLE

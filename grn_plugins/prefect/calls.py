@@ -335,6 +335,8 @@ class _Attempt:
         return {**ending, "stopped": True} if ours else ending
 
     def _give_back(self, grant: Grant, ending: Ending) -> None:
+        if self._child is not None:
+            ending = {**ending, **self._child.used}
         report = hub.release(grant, **ending)
         self._of.note(report)
         self._witness.ended(grant, report)

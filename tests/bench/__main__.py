@@ -25,6 +25,7 @@ from tests.bench import (
     stage,
     throughput,
     upkeep,
+    watching,
 )
 from tests.bench.figures import Figure, as_json, as_table
 from tests.bench.quiet import BUSY, wait_until_quiet
@@ -48,6 +49,7 @@ MEASURES: dict[str, Measure] = {
     "command": command.measure,
     "dispatch": dispatch.measure,
     "broker": upkeep.measure,
+    "watching": watching.measure,
     "boot": boot.measure,
     "driver": driver.measure,
     "snakemake": snakemake.measure,

@@ -16,7 +16,16 @@ from grn.settings import load
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["DEVICES", "Stage", "broker", "clean_environment", "floor", "grn_command", "private"]
+__all__ = [
+    "DEVICES",
+    "ROOT",
+    "Stage",
+    "broker",
+    "clean_environment",
+    "floor",
+    "grn_command",
+    "private",
+]
 
 DEVICES = "sim:4x16GiB"
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -86,11 +95,13 @@ def floor() -> Iterator[Stage]:
 
 
 @contextmanager
-def broker(devices: str = DEVICES, *, journal: bool = True) -> Iterator[Stage]:
+def broker(
+    devices: str = DEVICES, *, journal: bool = True, flags: Sequence[str] = ()
+) -> Iterator[Stage]:
     """Run the broker, with or without its journal."""
     module = ["grn", "broker"] if journal else ["tests.bench.unjournalled"]
     with private() as folder:
-        words = [sys.executable, "-m", *module, "--devices", devices, "--ready-fd", "{fd}"]
+        words = [sys.executable, "-m", *module, "--devices", devices, "--ready-fd", "{fd}", *flags]
         with _running(words, folder) as process:
             yield Stage(folder, process)
 

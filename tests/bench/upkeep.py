@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["cpu_s", "measure", "rss_mib"]
 
 _LEASES = 1000
-_SETTLE_S = 1.0
+_SETTLE_S = 2.5
 
 
 def measure(*, quick: bool) -> list[Figure]:

@@ -17,7 +17,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grn.errors import UsageError
-from grn.rules.happenings import SCHEMA, device_events, disk_event, gap_event, happenings
+from grn.rules.happenings import (
+    SCHEMA,
+    device_events,
+    disk_event,
+    gap_event,
+    happenings,
+    in_a_line,
+)
 from grn.rules.messages import number
 from grn.rules.report import status_pages
 from grn.rules.wire import encode
@@ -170,6 +177,9 @@ class Observers:
 
     def _push(self, events: list[dict[str, Any]]) -> None:
         self._ring.extend(events)
+        if log.isEnabledFor(logging.DEBUG):
+            for event in events:
+                log.debug("%s", in_a_line(event))
         self._changes += 1
         self._plan_status()
         bodies: dict[int, bytes] = {}

@@ -34,6 +34,7 @@ commands:
   explain    say why a job waits or where it would go, when, and what is known of its type
   history    what ran here, when, with what memory, and how it ended
   report     one page about what ran: devices over time, memory, waits; a trace for Perfetto
+  events     show what happens, as it happens
   run-notebook  execute a notebook with a share of a device
   queue      keep a list of commands and notebooks on disk, and work it off
   profiles   show, set or forget what was learnt about job types
@@ -122,6 +123,12 @@ def _explain(argv: list[str]) -> int:
     return command(argv)
 
 
+def _events(argv: list[str]) -> int:
+    from grn.cli.events import main as command
+
+    return command(argv)
+
+
 def _history(argv: list[str]) -> int:
     from grn.cli.history import main as command
 
@@ -173,6 +180,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "top": _top,
     "explain": _explain,
     "history": _history,
+    "events": _events,
     "profiles": _profiles,
     "devices": _devices,
     "config": _config,

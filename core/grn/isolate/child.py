@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     import socket
     from types import TracebackType
 
+    from grn.grants import Used
     from grn.isolate.family import Family
 
 __all__ = ["Child", "Outcome", "Tail"]
 
 _TAIL_BYTES = 4096
+_KIB_IN_MIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,9 @@ class Child:
         self._lock = threading.Lock()
         self._outcome: Outcome | None = None
         self._exit_code: int | None = None
+        self.used: Used = {}
+        """What the process took, in the words of a release, once `outcome` has returned: `cpu_s` and
+        `rss_mib`, its own and that of its children that it waited for. Nothing if it is not known."""
 
     def __repr__(self) -> str:
         state = "running" if self._outcome is None else self._outcome.kind
@@ -187,7 +192,9 @@ class Child:
             return None
         if not message:
             return None
-        return os.waitstatus_to_exitcode(ENDED.unpack(message)[1])
+        _, status, cpu_s, rss_kib = ENDED.unpack(message)
+        self.used = {"cpu_s": cpu_s, "rss_mib": -(-rss_kib // _KIB_IN_MIB)}
+        return os.waitstatus_to_exitcode(status)
 
     def _take(self) -> Outcome:
         back = parcel.read(self._result)

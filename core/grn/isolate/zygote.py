@@ -43,7 +43,7 @@ __all__ = ["BORN", "ENDED", "MOST_FDS", "PROBLEM", "main"]
 
 MOST_FDS = 64
 BORN = struct.Struct("<cqq")  # b"B", pid, start time
-ENDED = struct.Struct("<cq")  # b"E", wait status
+ENDED = struct.Struct("<cqdq")  # b"E", wait status, seconds of CPU, KiB of resident memory
 PROBLEM = b"P"
 
 _MESSAGE = 1 << 12
@@ -94,14 +94,15 @@ class Zygote:
             os.read(self._deaths, _MESSAGE)
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if not pid:
                 return
             line = self._lines.pop(pid, None)
             if line is not None:  # else an orphan of a body
-                _tell(line, ENDED.pack(b"E", status))
+                cpu_s = used.ru_utime + used.ru_stime
+                _tell(line, ENDED.pack(b"E", status, cpu_s, used.ru_maxrss))
                 line.close()
 
     def _doom(self, pid: int) -> None:

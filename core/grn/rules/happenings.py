@@ -35,6 +35,7 @@ __all__ = [
     "disk_event",
     "gap_event",
     "happenings",
+    "in_a_line",
 ]
 
 SCHEMA = 1
@@ -98,6 +99,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 """The keys of each event after `event`, in their order."""
 
 NAMES = tuple(KEYS)
+_HARMLESS = dict.fromkeys(map(ord, "-_.:"))
 
 Happening = dict[str, Any]
 
@@ -299,6 +301,20 @@ def broker_event(state: str, reason: str, *, pid: int, release: str, devices: st
         "release": release,
         "devices": devices,
     }
+
+
+def in_a_line(event: Happening) -> str:
+    """Write an event as a log has it: its name, then `key=value` for each value that is known."""
+    name = event["event"]
+    parts = [f"{key}={_value(event[key])}" for key in KEYS[name] if event[key] is not None]
+    return " ".join([name, *parts])
+
+
+def _value(value: object) -> str:
+    if isinstance(value, str):
+        plain = value.translate(_HARMLESS).isalnum()
+        return value if plain else repr(value)
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def gap_event(missed: int | None) -> Happening:

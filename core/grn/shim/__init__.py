@@ -50,7 +50,8 @@ def command(
         control_fd: a descriptor that the shim inherits and reads: its end, or `b"T"`, ends the command
             (SIGTERM, after `grace_s` SIGKILL); `b"I"` interrupts it first, as Ctrl-C would.
         status_fd: one that it inherits and writes lines to: `pid SHIM COMMAND` at the start,
-            `exit CODE`, `signal NUMBER` or `exec ERRNO` when the command has ended, `left PID...` for
+            `exit CODE CPU KIB`, `signal NUMBER CPU KIB` (seconds of CPU, and the largest resident
+            memory of a process) or `exec ERRNO` when the command has ended, `left PID...` for
             what could not be killed, `note TEXT` for people. Its end is the shim's end. It may be the same as `control_fd`.
         leftovers: what becomes of processes that the command leaves behind: "kill" them, "wait" for
             them, or "keep" them.

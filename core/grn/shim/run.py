@@ -85,6 +85,8 @@ class Shim:
         self.me = os.getpid()
         self.main = 0
         self.raw: int | None = None
+        self.used = ""
+        """What it took: seconds of CPU, and KiB of resident memory of its largest process."""
         self.strangers = _children_before()
         """Children that were ours before the command was: we had another program's place."""
         self.news: list[tuple[int, bool]] = []
@@ -199,7 +201,7 @@ class Shim:
         """Take the statuses of children that have ended; `False` if there are no children left."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return False
             if not pid:
@@ -207,6 +209,7 @@ class Shim:
             if pid == self.main:
                 self.main = 0
                 self.raw = status
+                self.used = f"{used.ru_utime + used.ru_stime:.3f} {used.ru_maxrss}"
 
     def tell(self, line: str) -> None:
         """Write a line to whoever wants to know."""
@@ -226,9 +229,9 @@ class Shim:
         if problem:
             self.tell(f"exec {problem}")
         elif os.WIFSIGNALED(raw):
-            self.tell(f"signal {os.WTERMSIG(raw)}")
+            self.tell(f"signal {os.WTERMSIG(raw)} {self.used}")
         else:
-            self.tell(f"exit {os.WEXITSTATUS(raw)}")
+            self.tell(f"exit {os.WEXITSTATUS(raw)} {self.used}")
 
     def end(self) -> NoReturn:
         """End as the command has ended; one that could not even be killed is ours to confess."""

@@ -99,6 +99,7 @@ class Job:
         "child",
         "code",
         "command",
+        "cpu_s",
         "deadline",
         "exit_code",
         "explicit",
@@ -117,6 +118,7 @@ class Job:
         "reason",
         "remedy",
         "request",
+        "rss_mib",
         "said",
         "signal",
         "started_s",
@@ -166,6 +168,8 @@ class Job:
         self.streams: list[Stream] = []
         self.tail: Tail | None = None
         self.exit_code: int | None = None
+        self.cpu_s: float | None = None
+        self.rss_mib: int | None = None
         self.signal: int | None = None
         self.stopped = False
         self.timed_out = False
@@ -184,7 +188,7 @@ class Job:
 
     def begin_again(self) -> None:
         """Forget how the last try ended, before another one; `attempts` has it."""
-        self.exit_code = self.signal = None
+        self.exit_code = self.signal = self.cpu_s = self.rss_mib = None
         self.said = NOTHING
         self.note = ""
 

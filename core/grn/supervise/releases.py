@@ -105,6 +105,8 @@ class Releases:
             "said_oom": job.said == outcome.MEMORY,
             "said": job.said,
             "stopped": job.stopped,
+            "cpu_s": job.cpu_s,
+            "rss_mib": job.rss_mib,
         }
 
     def _unanswered(self, request_id: int) -> None:

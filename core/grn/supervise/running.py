@@ -19,6 +19,7 @@ from grn.supervise.tree import Census, Owner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import resource
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Running"]
 
 _LOOK_AT_LEFTOVERS_S = 0.2
+_KIB_IN_MIB = 1024
 
 
 class Running:
@@ -95,12 +97,12 @@ class Running:
         """Take the exit statuses of all children that have ended."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 break
             if not pid:
                 break
-            self._gone(pid, status)
+            self._gone(pid, status, used)
         self._stopper.wake()
 
     def forward(self, number: int) -> None:
@@ -175,9 +177,11 @@ class Running:
 
     # -- the end --------------------------------------------------------------------------------
 
-    def _gone(self, pid: int, status: int) -> None:
+    def _gone(self, pid: int, status: int, used: resource.struct_rusage) -> None:
         job = self._mains.pop(pid, None)
         if job is not None:
+            job.cpu_s = used.ru_utime + used.ru_stime
+            job.rss_mib = -(-used.ru_maxrss // _KIB_IN_MIB)
             self._main_ended(job, status)
         elif pid == self._link.starter:
             self._census.apart.discard(pid)
