@@ -1,0 +1,100 @@
+"""The feed: everyone open gets each message, the slow are cut off, nobody looks on for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from grn.dashboard.feed import MOST_PAGES, Feed, Full, message
+
+
+class Observers:
+    """Stands in for the broker's, and notes who looks on."""
+
+    def __init__(self) -> None:
+        self.looking: list[Any] = []
+
+    def listen(self, inside: Any, every_s: float) -> None:
+        """Note that somebody looks on."""
+        assert every_s > 0
+        self.looking.append(inside)
+
+    def gone(self, inside: Any) -> None:
+        """Note that he does not any more."""
+        self.looking.remove(inside)
+
+
+def _feed() -> tuple[Feed, Observers]:
+    observers = Observers()
+    return Feed(observers), observers  # type: ignore[arg-type]  # of which it uses two methods
+
+
+def test_it_looks_on_only_while_a_page_is_open() -> None:
+    """The first page begins it, the last one ends it."""
+    feed, observers = _feed()
+    first, second = feed.join(), feed.join()
+    assert observers.looking == [feed]
+    feed.leave(first)
+    assert observers.looking == [feed]
+    feed.leave(second)
+    assert observers.looking == []
+
+
+def test_a_page_that_comes_later_gets_the_last_state_at_once() -> None:
+    """States are sent when something changes; who comes between two does not wait for the next."""
+    feed, _ = _feed()
+    feed.join()
+    feed.changed({"n": 1})
+    assert feed.join().get_nowait() == message("status", {"n": 1})
+
+
+def test_only_what_is_drawn_is_sent() -> None:
+    """Of the events, those that a page draws go out, in one message."""
+    feed, _ = _feed()
+    page = feed.join()
+    feed.happened([{"event": "queued"}])
+    feed.happened([{"event": "granted", "lease": "a"}, {"event": "started"}, {"event": "ended"}])
+    body = page.get_nowait()
+    assert body is not None
+    told = json.loads(body.decode().partition("data: ")[2])
+    assert [event["event"] for event in told["events"]] == ["granted", "ended"]
+    assert page.empty()
+
+
+def test_a_page_that_does_not_read_is_cut_off_alone() -> None:
+    """Its queue is bounded; then it is told the end, and the others go on."""
+    feed, observers = _feed()
+    slow, quick = feed.join(), feed.join()
+    for number in range(1000):
+        feed.changed({"n": number})
+        while not quick.empty():
+            last = quick.get_nowait()
+    assert last == message("status", {"n": 999})
+    assert slow.get_nowait() is None
+    assert slow.empty()
+    feed.leave(slow)  # as its handler does in the end
+    assert observers.looking == [feed]
+
+
+def test_pages_are_bounded() -> None:
+    """So many and no more; one that closes makes room."""
+    feed, _ = _feed()
+    pages = [feed.join() for _ in range(MOST_PAGES)]
+    with pytest.raises(Full):
+        feed.join()
+    feed.leave(pages[0])
+    feed.join()
+
+
+def test_the_end_reaches_every_page() -> None:
+    """When the broker leaves, each page's connection ends, and no new one begins."""
+    feed, observers = _feed()
+    pages: list[asyncio.Queue[bytes | None]] = [feed.join() for _ in range(3)]
+    feed.close()
+    assert [page.get_nowait() for page in pages] == [None] * 3
+    assert observers.looking == []
+    with pytest.raises(Full):
+        feed.join()
