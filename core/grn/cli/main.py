@@ -30,6 +30,7 @@ Share the devices of this machine out to jobs whose need is only known once they
 commands:
   run        run a command, or many, each with a share of a device
   status     show devices, leases, and what every waiting job waits for
+  explain    say why a job waits or where it would go, when, and what is known of its type
   run-notebook  execute a notebook with a share of a device
   queue      keep a list of commands and notebooks on disk, and work it off
   profiles   show, set or forget what was learnt about job types
@@ -106,6 +107,12 @@ def _status(argv: list[str]) -> int:
     return command(argv)
 
 
+def _explain(argv: list[str]) -> int:
+    from grn.cli.why import main as command
+
+    return command(argv)
+
+
 def _profiles(argv: list[str]) -> int:
     from grn.cli.profiles import main as command
 
@@ -142,6 +149,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "queue": _queue,
     "run-notebook": _run_notebook,
     "status": _status,
+    "explain": _explain,
     "profiles": _profiles,
     "devices": _devices,
     "config": _config,
