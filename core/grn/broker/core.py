@@ -23,9 +23,9 @@ from grn.broker.turn import Turn
 from grn.broker.watch import Watcher
 from grn.rules import events as ev
 from grn.rules.messages import released_reply
-from grn.rules.model import DeviceState
 from grn.rules.records import managed_record
 from grn.rules.report import status_report
+from grn.rules.seeing import unseen
 from grn.rules.seeing import warnings as seen_warnings
 
 if TYPE_CHECKING:
@@ -272,7 +272,8 @@ class BrokerCore:
         for lease in [x for x in self.machine.leases.values() if x.request.owner == owner]:
             main = lease.main
             alive = main is not None and procs.is_alive(main.pid, main.start)
-            self.step(ev.OwnerGone(self.now(), lease.id, main_alive=alive))
+            left_over = self._left_over_unseen(lease.id)
+            self.step(ev.OwnerGone(self.now(), lease.id, main_alive=alive, left_over=left_over))
             self.sampler.notice(lease)
             # Also if it has ended: workers may hold memory on, and the rules must hear of its end.
             self._watch_main(lease)
@@ -291,7 +292,8 @@ class BrokerCore:
             for lease_id, main in mains.items()
             if main is not None and procs.is_alive(main.pid, main.start)
         )
-        self.step(ev.Returned(self.now(), owner, session, claimed, alive, last))
+        left_over = frozenset(x for x in mains.keys() - claimed if self._left_over_unseen(x))
+        self.step(ev.Returned(self.now(), owner, session, claimed, alive, last, left_over))
         for lease_id in alive - claimed:
             lease = self.machine.leases.get(lease_id)
             if lease is not None and lease.request.session == session:
@@ -322,19 +324,16 @@ class BrokerCore:
                 ticket,
                 main_alive=self._main_lives(lease_id),
                 at=time.time(),
-                left_over=self._left_over_unread(lease_id),
+                left_over=self._left_over_unseen(lease_id),
             )
             self.step(released)
 
         self.sampler.before_end(lease_id, release)
 
-    def _left_over_unread(self, lease_id: str) -> tuple[int, ...]:
-        """List the living processes of a lease of which a device cannot be read just now."""
+    def _left_over_unseen(self, lease_id: str) -> tuple[int, ...]:
+        """List the living processes of a lease of which a device does not say what they hold."""
         lease = self.machine.leases.get(lease_id)
-        books = self.machine.ledger.by_uuid
-        if lease is None or all(
-            books[u].state is DeviceState.OK for u in lease.uuids if u in books
-        ):
+        if lease is None or not unseen(self.machine, lease):
             return ()
         return tuple(procs.with_marker().get(lease_id, ()))
 

@@ -427,7 +427,7 @@ class Machine:
         in_process = lease.main is None or lease.main == lease.request.owner
         if not event.main_alive:
             lease.main = None
-        if (event.main_alive and not in_process) or self.is_used(lease):
+        if (event.main_alive and not in_process) or event.left_over or self.is_used(lease):
             return effects + self.drain(lease, event.now)
         return effects + self.end(lease)
 
