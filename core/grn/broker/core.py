@@ -26,8 +26,8 @@ from grn.broker.turn import Turn
 from grn.rules import events as ev
 from grn.rules.happenings import broker_event
 from grn.rules.messages import released_reply
-from grn.rules.model import DeviceState
 from grn.rules.records import managed_record
+from grn.rules.seeing import unseen
 
 if TYPE_CHECKING:
     import asyncio
@@ -285,19 +285,16 @@ class BrokerCore:
                 ticket,
                 main_alive=self._main_lives(lease_id),
                 at=time.time(),
-                left_over=self._left_over_unread(lease_id),
+                left_over=self.left_over_unseen(lease_id),
             )
             self.step(released)
 
         self.sampler.before_end(lease_id, release)
 
-    def _left_over_unread(self, lease_id: str) -> tuple[int, ...]:
-        """List the living processes of a lease of which a device cannot be read just now."""
+    def left_over_unseen(self, lease_id: str) -> tuple[int, ...]:
+        """List the living processes of a lease of which a device does not say what they hold."""
         lease = self.machine.leases.get(lease_id)
-        books = self.machine.ledger.by_uuid
-        if lease is None or all(
-            books[u].state is DeviceState.OK for u in lease.uuids if u in books
-        ):
+        if lease is None or not unseen(self.machine, lease):
             return ()
         return tuple(procs.with_marker().get(lease_id, ()))
 

@@ -43,7 +43,8 @@ class Lives:
         for lease in [x for x in core.machine.leases.values() if x.request.owner == owner]:
             main = lease.main
             alive = main is not None and procs.is_alive(main.pid, main.start)
-            core.step(ev.OwnerGone(core.now(), lease.id, main_alive=alive))
+            left_over = core.left_over_unseen(lease.id)
+            core.step(ev.OwnerGone(core.now(), lease.id, main_alive=alive, left_over=left_over))
             core.sampler.notice(lease)
             # Also if it has ended: workers may hold memory on, and the rules must hear of its end.
             self.watch_main(lease)
@@ -63,7 +64,8 @@ class Lives:
             for lease_id, main in mains.items()
             if main is not None and procs.is_alive(main.pid, main.start)
         )
-        core.step(ev.Returned(core.now(), owner, session, claimed, alive, last))
+        left_over = frozenset(x for x in mains.keys() - claimed if core.left_over_unseen(x))
+        core.step(ev.Returned(core.now(), owner, session, claimed, alive, last, left_over))
         for lease_id in alive - claimed:
             lease = core.machine.leases.get(lease_id)
             if lease is not None and lease.request.session == session:

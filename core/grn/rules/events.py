@@ -80,7 +80,7 @@ class Released:
     ticket: int
     main_alive: bool = False
     left_over: tuple[int, ...] = ()
-    """Its processes that live, looked for where a device of it cannot be read."""
+    """Its processes that live, looked for where a device of it does not say what they hold."""
     at: float | None = None
     """The time of day, in seconds since 1970: to be shown, never to be reckoned with."""
 
@@ -109,6 +109,8 @@ class OwnerGone:
     now: float
     lease: str
     main_alive: bool
+    left_over: tuple[int, ...] = ()
+    """As with `Released`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,8 @@ class Returned:
 
     What it does not claim it never heard of, or has ended meanwhile. `alive`: those of its leases
     whose main process lives. `last`: the number of the newest lease when it came back; it cannot
-    have claimed what it was granted since.
+    have claimed what it was granted since. `left_over`: those of which other processes live, where a
+    device does not say what they hold.
     """
 
     now: float
@@ -134,6 +137,7 @@ class Returned:
     claimed: frozenset[str]
     alive: frozenset[str]
     last: int
+    left_over: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

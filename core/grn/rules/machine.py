@@ -387,6 +387,7 @@ class Machine:
         if not event.main_alive:
             lease.main = None
         drains = (event.main_alive and not in_process) or self.is_used(lease)
+        drains |= bool(event.left_over)
         effects += self.lost(lease, drains=drains)
         return effects + (self.drain(lease, event.now) if drains else self.end(lease))
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from grn.rules.machine import Machine
     from grn.rules.model import Lease
 
-__all__ = ["sampled", "trusted", "warnings"]
+__all__ = ["sampled", "trusted", "unseen", "warnings"]
 
 _XIDS_KEPT = 8
 _GAP_S = 2.0
@@ -61,6 +61,12 @@ def sampled(machine: Machine, event: ev.Sampled) -> list[ev.Effect]:
     return effects
 
 
+def unseen(machine: Machine, lease: Lease) -> bool:
+    """Whether a device of the lease cannot be read, or nobody can say what the lease holds there."""
+    books = [b for uuid in lease.uuids if (b := machine.ledger.by_uuid.get(uuid)) is not None]
+    return any(b.state is not DeviceState.OK or b.bookings[lease.id].unseen for b in books)
+
+
 def _take(machine: Machine, reading: ev.Reading, now: float) -> list[ev.Effect]:
     book = machine.ledger.by_uuid.get(reading.uuid)
     if book is None:
@@ -97,7 +103,7 @@ def _drained(machine: Machine, lease: Lease, unread: set[str]) -> list[ev.Effect
         vague = booking.by_delta or booking.unseen or book.state is DeviceState.LOST
         if nobody and vague:
             machine.ledger.measure(lease.id, uuid, 0)
-        elif uuid in unread:
+        elif uuid in unread or booking.unseen:
             return []
     return machine.end_if_drained(lease)
 
