@@ -82,7 +82,9 @@ def prefect(session: nox.Session, version: str) -> None:
     session.run("python", "-m", "venv", f"{server}/venv", external=True)
     session.run(f"{server}/venv/bin/pip", "install", "-q", "prefect", external=True)
     undeclared = ("importlib_metadata",)  # what 3.4 imports, and had from others in its time
-    session.install("-e", ".[test-core,prefect]", "numpy", *undeclared, _release("prefect", version))
+    session.install(
+        "-e", ".[test-core,prefect]", "numpy", *undeclared, _release("prefect", version)
+    )
     session.env["GRN_TEST_PREFECT"] = f"{server}/venv/bin/prefect"
     session.run("pytest", "-q", "tests/prefect", *session.posargs)
 
