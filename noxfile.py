@@ -68,8 +68,9 @@ def doit(session: nox.Session, version: str) -> None:
 @nox.parametrize("version", SNAKEMAKE)
 def snakemake(session: nox.Session, version: str) -> None:
     """The Snakemake plugins with one release of Snakemake."""
+    notebooks = ("nbconvert", "papermill")  # newer releases take the latter
     session.install(
-        *("-e", ".[test-core,notebook,snakemake]", "papermill"), _release("snakemake", version)
+        *("-e", ".[test-core,notebook,snakemake]", *notebooks), _release("snakemake", version)
     )
     session.run("pytest", "-q", "tests/snakemake", *session.posargs)
 
@@ -81,7 +82,10 @@ def prefect(session: nox.Session, version: str) -> None:
     server = session.create_tmp()
     session.run("python", "-m", "venv", f"{server}/venv", external=True)
     session.run(f"{server}/venv/bin/pip", "install", "-q", "prefect", external=True)
-    session.install("-e", ".[test-core,prefect]", _release("prefect", version))
+    undeclared = ("importlib_metadata",)  # what 3.4 imports, and had from others in its time
+    session.install(
+        "-e", ".[test-core,prefect]", "numpy", *undeclared, _release("prefect", version)
+    )
     session.env["GRN_TEST_PREFECT"] = f"{server}/venv/bin/prefect"
     session.run("pytest", "-q", "tests/prefect", *session.posargs)
 

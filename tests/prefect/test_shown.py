@@ -105,7 +105,7 @@ def test_what_bodies_say(broker: Callable[..., BrokerEnv], api: Api):
         told = work.talk.submit(word)
         nested = work.talk_twice.submit()
         long = work.log_much.submit(200_000)
-        asset = work.make_asset.submit()
+        assets = [work.make_asset.submit()] if work.HAS_ASSETS else []
         found = dict(told.result())
         ids["told"], ids["nested"], ids["outer"] = (
             told.task_run_id,
@@ -113,7 +113,8 @@ def test_what_bodies_say(broker: Callable[..., BrokerEnv], api: Api):
             nested.task_run_id,
         )
         long.result()
-        asset.result()
+        for asset in assets:
+            asset.result()
         return found
 
     found = talking("hello")
@@ -134,8 +135,9 @@ def test_what_bodies_say(broker: Callable[..., BrokerEnv], api: Api):
     related = {each["prefect.resource.id"] for each in nested["related"]}
     assert f"prefect.task-run.{ids['nested']}" in related
     assert eventually(lambda: _name(api, ids["nested"]) == "Completed")
-    made = eventually(lambda: api.events_of("grn://test/model"))
-    assert made[0]["payload"] == {"loss": 0.5}
+    if work.HAS_ASSETS:
+        made = eventually(lambda: api.events_of("grn://test/model"))
+        assert made[0]["payload"] == {"loss": 0.5}
 
 
 def test_a_task_that_gets_its_device_at_once(broker: Callable[..., BrokerEnv], api: Api):

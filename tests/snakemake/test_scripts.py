@@ -22,12 +22,9 @@ if TYPE_CHECKING:
     from tests.snakemake.conftest import Flow
 
 BESIDE = os.path.dirname(sys.executable)
-RUNS_NOTEBOOKS = next(
-    (name for name in ("papermill", "jupyter-nbconvert") if shutil.which(name, path=BESIDE)), None
-)
 needs_jupyter = pytest.mark.skipif(
-    not (RUNS_NOTEBOOKS and find_spec("ipykernel")),
-    reason="needs ipykernel, and papermill or nbconvert: one of them runs Snakemake's notebooks",
+    not (shutil.which("jupyter-nbconvert", path=BESIDE) and find_spec("ipykernel")),
+    reason="needs ipykernel and nbconvert, which runs Snakemake's notebooks where papermill does not",
 )
 NAMES = ("CUDA_VISIBLE_DEVICES", "GRN_LEASE", "GRN_MEM_MIB", "OMP_NUM_THREADS")
 

@@ -174,7 +174,10 @@ def test_a_failure_ends_the_waiting_of_others(new_flow: Callable[..., Flow]) -> 
     flow.write("go", "")
     text = run.fails()
     assert len(flow.lines("started")) == 2
-    assert text.count("Error in rule train") == 2
+    assert text.count("Error in rule train") in {
+        2,
+        4,
+    }  # some releases tell of each again at the end
     assert text.count("was not started: another job has failed") == 4
     eventually(flow.idle, what="no lease is left")
 
