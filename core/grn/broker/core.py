@@ -383,7 +383,7 @@ class BrokerCore:
         machine.closing = True
         text = f"the broker is leaving ({why})"
         for ticket in list(self.asked):
-            request = machine.line.get(ticket) or machine.nested.waiting.get(ticket)
+            request = machine.waiting(ticket)
             self._effects.append(ev.Refused(ticket, "shutting-down", text, request))
         self.settle()
         self.announce("leaving", why)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from grn.rules.groups import Groups
 from grn.rules.placing import NO_ROOM, Placement, Placer, Waits
 from grn.rules.screening import Screen, look_up
 
@@ -43,6 +44,7 @@ class Decider:
         profiles: ProfileBook,
         line: WaitingLine,
         limits: Limits,
+        groups: Groups | None = None,
         *,
         grant: Callable[[Request, Placement, list[Lease]], None],
         own: Callable[[Request], list[Lease]] | None = None,
@@ -52,6 +54,7 @@ class Decider:
         self._profiles = profiles
         self._line = line
         self._limits = limits
+        self._groups = Groups(line) if groups is None else groups
         self._grant = grant
         self._own = own
         self.reservation: Reservation | None = None
@@ -82,6 +85,9 @@ class Decider:
         for request, kind in self._line.in_order() if one_by_one else self._by_kind(now):
             if self._held_by_limit(request):
                 continue
+            if request.group:
+                self._decide_group(request, kind, old)
+                continue
             own = owns(request) if owns is not None else []
             if kind.closed == self._round and not own:
                 continue
@@ -94,6 +100,19 @@ class Decider:
             if head is None and verdict.for_room:
                 self.reservation = self._placer.reserve(request, old)
                 self._screen = None
+
+    def _decide_group(self, request: Request, kind: Kind, old: Reservation | None) -> None:
+        """Grant all members of a group, or none."""
+        members = self._groups.members(request)
+        placed = self._groups.placed(members, self._placer, self._ledger, self.reservation)
+        if len(placed) == len(members):
+            for member, placement in placed:
+                self._granted(member, placement, [])
+            return
+        kind.closed = self._round
+        if self.reservation is None:
+            self.reservation = self._groups.reserve(request, self._placer, self._ledger, old)
+            self._screen = None
 
     def _begin(self, now: float, leases: Iterable[Lease]) -> None:
         self._round += 1
@@ -170,6 +189,8 @@ class Decider:
             return False
         entries: list[tuple[Key, Request, Kind]] = []
         for ticket in tickets:
+            if ticket in self._groups:
+                return False
             request, kind = line.entry(ticket)
             if kind.fresh and line.by_run_time:
                 line.reckon(kind)

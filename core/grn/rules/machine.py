@@ -24,6 +24,7 @@ from grn.rules.cores import choose_cores
 from grn.rules.deciding import Decider
 from grn.rules.disk import disk_failed, disk_healed
 from grn.rules.fairness import Limits
+from grn.rules.groups import GROUP_WAIT_S, Groups, asked_together
 from grn.rules.health import xid_text
 from grn.rules.inside import (
     asked_inside,
@@ -75,6 +76,7 @@ class Machine:
         note: why there are no devices, or fewer than a mask names; said to whoever asks for one.
         core_map: the cores to which leases can be bound, if they ask for it.
         line, limits: in which order requests wait, and how many of a kind may run at once.
+        group_wait_s: how long an incomplete group waits for the rest of it.
         policies: by name; a request of any other name must not get here.
     """
 
@@ -93,12 +95,14 @@ class Machine:
         core_map: Sequence[Core] = (),
         line: WaitingLine | None = None,
         limits: Limits | None = None,
+        group_wait_s: float = GROUP_WAIT_S,
         policies: Mapping[str, Callable[[Room], float]] = BUILT_IN,
     ) -> None:
         self.ledger = Ledger(devices, cpus=cpus, ram_mib=ram_mib)
         self.leases: dict[str, Lease] = {}
         self.line = WaitingLine() if line is None else line  # an empty one is falsy
         self.limits = Limits() if limits is None else limits
+        self.groups = Groups(self.line, group_wait_s)
         self.nested = NestedBook()
         self.draining: set[str] = set()
         self.profiles = profiles
@@ -122,6 +126,7 @@ class Machine:
             profiles,
             self.line,
             self.limits,
+            self.groups,
             grant=self._grant_in_place_of,
             own=lambda request: left_by(self, request),
         )
@@ -180,20 +185,24 @@ class Machine:
         refusal = self.placer.impossible(request)
         if refusal:
             return [ev.Refused(request.ticket, "impossible", refusal, request)]
+        if request.group:
+            self._fresh.add(request.ticket)
+            return asked_together(self, request)
         self.line.add(request)
         self._fresh.add(request.ticket)
         return []
 
     def _cancelled(self, event: ev.Cancelled) -> list[ev.Effect]:
         inside = self.nested.waiting.pop(event.ticket, None)
-        request = self.line.remove(event.ticket) or inside
+        request = self.groups.remove(event.ticket) or self.line.remove(event.ticket) or inside
         if request is None:
             return []
-        self._forget_ticket(event.ticket)
+        self.forget_ticket(event.ticket)
         self.dirty = True
         return [ev.Refused(event.ticket, "cancelled", "the request was withdrawn", request)]
 
-    def _forget_ticket(self, ticket: int) -> None:
+    def forget_ticket(self, ticket: int) -> None:
+        """Keep nothing more for a request that waits no longer."""
         self._fresh.discard(ticket)
         self._decider.forget(ticket)
 
@@ -207,13 +216,17 @@ class Machine:
         self._settling = event
         self.placer.now = event.now
         effects = self._effects = []
+        for request, why in self.groups.expired(event.now) if len(self.groups) else ():
+            self.forget_ticket(request.ticket)
+            effects.append(ev.Refused(request.ticket, "impossible", why, request))
         if self.nested.waiting:
             changed |= grant_inside(self, effects)
         if not self.disk_problem:
             self._decide(event.now, changed=changed)
-        for ticket in sorted(self._fresh):
-            request = self.line.get(ticket)
-            effects.append(ev.Queued(ticket, self.reason(ticket), request))
+        effects += [
+            ev.Queued(ticket, self.reason(ticket), self.waiting(ticket))
+            for ticket in sorted(self._fresh)
+        ]
         self._fresh.clear()
         return effects
 
@@ -247,7 +260,9 @@ class Machine:
         threads = min(threads, request.cores or threads)
         cores = self._cores_for(request, threads)
         self.line.remove(request.ticket, granted=True)
-        self._forget_ticket(request.ticket)
+        if request.ticket in self.groups:
+            self.groups.granted(request)
+        self.forget_ticket(request.ticket)
         self.number += 1
         lease = Lease(
             id=f"{self.token}-{self.number}",
@@ -305,15 +320,22 @@ class Machine:
         where = f"answers at {event.folder}" if event.folder else "does not answer any more"
         return [ev.Said("info", f"mps: a daemon {where}")]
 
+    def waiting(self, ticket: int) -> Request | None:
+        """Look up what waits for room, for the rest of its group, or inside a lease."""
+        found = self.line.get(ticket) or self.groups.get(ticket)
+        return found or self.nested.waiting.get(ticket)
+
     def reason(self, ticket: int) -> str:
         """Say why a request waits, with numbers, as of now."""
-        request = self.line.get(ticket)
+        request = self.line.get(ticket) or self.groups.get(ticket)
         if request is None:
             return reason_inside(self, ticket)
         if self.disk_problem:
             return self.disk_problem
         if reached := self._decider.reached.get(ticket):
             return reached
+        if request.group and (told := self.groups.reason(ticket, self.placer, self.ledger)):
+            return told
         head = self.reservation
         verdict = self.placer.place(request, head if head and head.ticket != ticket else None)
         if isinstance(verdict, Waits):

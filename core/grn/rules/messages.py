@@ -7,6 +7,7 @@ The protocol, after a hello from either side (`magic`, `version`, the client's `
               of a nested request of its own in which it makes this one), cores (how many it is bound
               to), in_process (it uses the device itself), largest (only the
               largest devices will do), compute (percent of each device's multiprocessors),
+              group and group_size (it starts together with so many),
               processes (of the job that use a device), affinity (it wants cores of its own, of
               core_ids), engine (what made the request: run, doit ...), waited_s, asked_s (on the
               monotonic clock)
@@ -69,6 +70,7 @@ __all__ = [
 FEATURES = ("adopt", "status", "profiles", "stop", "watch", "explain")
 _LARGEST = 1 << 40
 _MOST_CORES = 1 << 16
+_LARGEST_GROUP = 1024
 _LONGEST_ENGINE = 32
 _SAME_CLOCK_S = 60.0
 """A container may have a clock of its own, and a message may lie in a socket for a while."""
@@ -173,6 +175,7 @@ def request_from(
         cpus=number(message, "cpus"),
         ram_mib=number(message, "ram_mib"),
         priority=priority,
+        **_group(message),
         allowed=_allowed(message.get("mask"), devices),
         outer=outer,
         session=session,
@@ -227,6 +230,19 @@ def _core_ids(cores: object) -> frozenset[int] | None:
     if not all(type(core) is int and 0 <= core < _MOST_CORES for core in cores):
         raise UsageError("core_ids: a list of core numbers is expected")
     return frozenset(cores)
+
+
+def _group(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Read with how many others a request starts together, if it does."""
+    name = text(message, "group")
+    size = number(message, "group_size")
+    if not name and size is None:
+        return {}
+    if not name or not size or size > _LARGEST_GROUP:
+        raise UsageError(
+            f"group {name!r} of {size}: a name and a size from 1 to {_LARGEST_GROUP} are expected"
+        )
+    return {"group": name, "group_size": size}
 
 
 def _policy(wish: object, knows: Callable[[str], bool]) -> str:

@@ -125,6 +125,9 @@ class Request:
     core_ids: frozenset[int] | None = None
     within: int | None = None
     engine: str = ""
+    group: str = ""
+    """The name of the group with which it starts; "" if it starts alone."""
+    group_size: int = 1
 
     @property
     def shape(self) -> tuple[object, ...]:
@@ -140,6 +143,7 @@ class Request:
             self.allowed,
             self.largest,
             self.compute,
+            (self.owner.uid, self.group) if self.group else None,
         )
 
 

@@ -104,6 +104,12 @@ class Placer:
         )
         """All devices are alike, and none has a rule of its own."""
 
+    def over(self, ledger: Ledger) -> Placer:
+        """Return one that decides by the same rules over other books, of which no lease is known."""
+        other = Placer(ledger, self._profiles, {}, policies=self.policies)
+        other.now = self.now
+        return other
+
     def impossible(self, request: Request) -> str | None:
         """Say why this machine can never meet the request, with numbers; `None` if it can."""
         if self.plain and request.gpus == 1 and request.allowed is None and not request.ram_mib:

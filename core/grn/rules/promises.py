@@ -31,7 +31,7 @@ def check_machine(machine: Machine) -> None:
         for lease_id in book.bookings:
             if lease_id not in machine.leases:
                 raise InvariantError(f"{book.device.uuid} is booked for nobody: {lease_id}")
-    for request in machine.line:
+    for request in machine.groups.everybody():
         if not machine.reason(request.ticket):
             raise InvariantError(f"request {request.ticket} waits without a reason")
 

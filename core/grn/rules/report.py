@@ -50,7 +50,9 @@ def status_report(
         "schema": SCHEMA,
         "devices": [device_report(book) for book in ledger.books],
         "leases": [_lease(machine, lease, now) for lease in machine.leases.values()],
-        "waiters": [_waiter(machine, request, now, expected) for request in machine.line],
+        "waiters": [
+            _waiter(machine, request, now, expected) for request in machine.groups.everybody()
+        ],
         "cpus": {"total": ledger.cpus.total, "booked": ledger.cpus.booked},
         "ram_mib": {"total": ledger.ram.total, "booked": ledger.ram.booked},
         "warnings": warnings,
