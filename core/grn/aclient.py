@@ -170,6 +170,8 @@ class AsyncClient:
         compute: int | None = None,
         processes: int | None = None,
         affinity: bool = False,
+        group: str = "",
+        group_size: int | None = None,
         priority: int = 0,
         label: str = "",
         wait_s: float | None = None,
@@ -189,6 +191,8 @@ class AsyncClient:
             compute=compute,
             processes=processes,
             affinity=affinity,
+            group=group,
+            group_size=group_size,
             priority=priority,
             label=label,
         )

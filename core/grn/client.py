@@ -61,12 +61,15 @@ def acquire_message(
     compute: int | None,
     processes: int | None,
     affinity: bool,
+    group: str = "",
+    group_size: int | None = None,
     priority: int,
     label: str,
 ) -> dict[str, Any]:
     """Put a wish of this process into the words of the wire."""
     return {
         **shares(compute, processes, affinity=affinity),
+        **togetherness(group, group_size),
         "op": "acquire",
         "type": job_type,
         "label": label,
@@ -101,6 +104,22 @@ def shares(compute: int | None, processes: int | None, *, affinity: bool | None)
 
         fields.update(request_fields())
     return fields
+
+
+def togetherness(group: str, group_size: int | None) -> dict[str, Any]:
+    """Return the fields of a request that starts together with others.
+
+    Raises:
+        UsageError: one of the two is missing.
+    """
+    if not group and group_size is None:
+        return {}
+    if not group or not group_size or group_size < 1:
+        raise UsageError(
+            f"group={group!r}, group_size={group_size!r}: a group that starts together needs a name"
+            " and its size"
+        )
+    return {"group": group, "group_size": group_size}
 
 
 def nested_entry(grant: dict[str, Any], wish: dict[str, Any]) -> dict[str, Any]:
@@ -221,6 +240,8 @@ class Client:
         compute: int | None = None,
         processes: int | None = None,
         affinity: bool = False,
+        group: str = "",
+        group_size: int | None = None,
         priority: int = 0,
         label: str = "",
         wait_s: float | None = None,
@@ -239,6 +260,8 @@ class Client:
             processes: of the job that use a device; `None` is one.
             affinity: cores of its own; to be bound to them is for the caller to do, with
                 `grn.affinity.bind(lease.cores)`.
+            group: start together with the other requests of this user that name it, all or none.
+            group_size: how many those are, this one included.
             priority: higher goes first.
             label: a name for status displays.
             wait_s: give up after so long.
@@ -258,6 +281,8 @@ class Client:
             compute=compute,
             processes=processes,
             affinity=affinity,
+            group=group,
+            group_size=group_size,
             priority=priority,
             label=label,
         )

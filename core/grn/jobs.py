@@ -108,6 +108,8 @@ def job(
     compute: int | None = ...,
     processes: int | None = ...,
     affinity: bool | None = ...,
+    group: str = ...,
+    group_size: int | None = ...,
     flavor: str | None = ...,
     priority: int = ...,
     wait: float | str | None = ...,
@@ -134,6 +136,8 @@ def job(
     compute: int | None = None,
     processes: int | None = None,
     affinity: bool | None = None,
+    group: str = "",
+    group_size: int | None = None,
     flavor: str | None = None,
     priority: int = NORMAL,
     wait: float | str | None = None,
@@ -158,6 +162,8 @@ def job(
         compute: as there.
         processes: as there.
         affinity: as there; a fresh process is bound before it begins.
+        group: as there.
+        group_size: as there.
         flavor: as there.
         priority: as there.
         wait: as there.
@@ -182,6 +188,8 @@ def job(
         compute=compute,
         processes=processes,
         affinity=affinity,
+        group=group,
+        group_size=group_size,
         flavor=flavor,
         priority=priority,
         wait=wait,

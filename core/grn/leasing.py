@@ -247,6 +247,8 @@ def lease(
     compute: int | None = None,
     processes: int | None = None,
     affinity: bool | None = None,
+    group: str = "",
+    group_size: int | None = None,
     flavor: str | None = None,
     priority: int = NORMAL,
     wait: float | str | None = None,
@@ -266,6 +268,8 @@ def lease(
         compute: percent of each device's multiprocessors to book; `None` books none.
         processes: how many of the job's processes use a device; `None` is one.
         affinity: cores of its own, to which `apply` binds; `None` is no, unless the flavor says so.
+        group: start together with the other requests of this user that name it, all or none.
+        group_size: how many those are, this one included.
         flavor: a name from the configuration, for what is not given here.
         priority: higher goes first.
         wait: give up after so long: seconds, or a text such as `"10m"`.
@@ -286,6 +290,8 @@ def lease(
         compute=compute,
         processes=processes,
         affinity=affinity,
+        group=group,
+        group_size=group_size,
         flavor=flavor,
         priority=priority,
         wait=wait,
@@ -307,6 +313,8 @@ def lease_async(
     compute: int | None = None,
     processes: int | None = None,
     affinity: bool | None = None,
+    group: str = "",
+    group_size: int | None = None,
     flavor: str | None = None,
     priority: int = NORMAL,
     wait: float | str | None = None,
@@ -329,6 +337,8 @@ def lease_async(
         compute=compute,
         processes=processes,
         affinity=affinity,
+        group=group,
+        group_size=group_size,
         flavor=flavor,
         priority=priority,
         wait=wait,

@@ -49,6 +49,7 @@ class Settings:
         "devices",
         "fair_share",
         "grace_s",
+        "group_wait_s",
         "headroom",
         "history_days",
         "history_mib",
@@ -84,6 +85,7 @@ class Settings:
     jobs_at_once: int | None
     fair_share: str
     aging_s: float | None
+    group_wait_s: float
     limits: str | None
     mask_style: str | None
     also_tell: str | None

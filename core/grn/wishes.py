@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from grn.client import shares
+from grn.client import shares, togetherness
 from grn.connection import own_cores
 from grn.errors import UsageError
 from grn.nesting import within
@@ -63,6 +63,7 @@ class Wish:
         "env",
         "flavor",
         "gpus",
+        "group",
         "label",
         "memory",
         "policy",
@@ -92,6 +93,8 @@ class Wish:
         compute: int | None = None,
         processes: int | None = None,
         affinity: bool | None = None,
+        group: str = "",
+        group_size: int | None = None,
     ) -> None:
         """Take wishes in.
 
@@ -106,6 +109,7 @@ class Wish:
         self.compute = _of_least_one("compute", compute, _ALL_COMPUTE)
         self.processes = _of_least_one("processes", processes, _MOST)
         self.affinity = _yes_or_no("affinity", affinity)
+        self.group = togetherness(group, group_size)
         self._refuse_parts_of_no_device()
         self.flavor = flavor
         self.priority = priority
@@ -146,6 +150,7 @@ class Wish:
             **shares(
                 values.get("compute"), values.get("processes"), affinity=values.get("affinity")
             ),
+            **self.group,
             "mask": os.environ.get("CUDA_VISIBLE_DEVICES") if mask is None else mask,
             "outer": os.environ.get("GRN_LEASE"),
             "within": within(),

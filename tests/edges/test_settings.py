@@ -69,8 +69,8 @@ def test_every_setting_has_flag_key_and_variable_of_one_name(
         "machine_ram": "64GiB", "jobs_at_once": "3", "mask_style": "uuid", "sample_fast": "0.05",
         "sample_slow": "2s", "provisional_after": "2m", "idle_exit": "1h", "grace": "1",
         "state_dir": "/st", "max_types": "10", "debug": "yes", "log": "debug", "also_tell": "go",
-        "history_days": "7", "history_mib": "9",
-        "fair_share": "user", "aging": "10m", "limits": "train*=2,label:night*=4",
+        "http": "127.0.0.1:8787", "http_open": "yes", "history_days": "7", "history_mib": "9",
+        "fair_share": "user", "aging": "10m", "group_wait": "1m", "limits": "train*=2,label:night*=4",
     }  # fmt: skip
     flags = {flag for flag, _, _ in known_flags()}
     assert flags == {"--" + key.replace("_", "-") for key in good}

@@ -16,6 +16,7 @@ WISHES = (
     "*, gpus: 'int | None' = 1, memory: 'str | int | None' = None,"
     " policy: 'Policy | None' = None, cpus: 'int | None' = None, ram: 'str | int | None' = None,"
     " compute: 'int | None' = None, processes: 'int | None' = None, affinity: 'bool | None' = None,"
+    " group: 'str' = '', group_size: 'int | None' = None,"
     " flavor: 'str | None' = None, priority: 'int' = 0, wait: 'float | str | None' = None,"
     " label: 'str' = '', env: 'Mapping[str, str] | None' = None,"
     " if_unavailable: 'IfUnavailable' = 'fail', type: 'str | None' = None"
@@ -49,7 +50,8 @@ def test_the_arguments_of_clients() -> None:
         "(self, job_type: 'str', *, gpus: 'int | None' = 1, memory_mib: 'int | None' = None,"
         " whole: 'bool' = False, policy: 'str | None' = None, cpus: 'int | None' = None,"
         " ram_mib: 'int | None' = None, compute: 'int | None' = None,"
-        " processes: 'int | None' = None, affinity: 'bool' = False, priority: 'int' = 0,"
+        " processes: 'int | None' = None, affinity: 'bool' = False,"
+        " group: 'str' = '', group_size: 'int | None' = None, priority: 'int' = 0,"
         " label: 'str' = '', wait_s: 'float | None' = None)"
     )
     assert signature(grn.Client.acquire) == signature(grn.AsyncClient.acquire) == wishes

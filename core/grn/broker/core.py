@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from grn import mps, procs
+from grn.broker.groupwait import GroupWait
 from grn.broker.keeper import ProfileKeeper
 from grn.broker.lives import Lives
 from grn.broker.mpswatch import MpsWatch
@@ -110,6 +111,7 @@ class BrokerCore:
         self._stop: asyncio.Future[str] = loop.create_future()
         self.turn = Turn(loop, self.settle)
         self.lives = Lives(self)
+        self._group_wait = GroupWait(self)
         self.observers = Observers(self)
         self._teller = Teller(self)
         self.mps = MpsWatch(self, mps.pipe_folder(os.environ))
@@ -169,6 +171,8 @@ class BrokerCore:
             for connection in reversed(self.unflushed):
                 connection.flush()
             self.unflushed.clear()
+        if len(machine.groups) or self._group_wait.armed:
+            self._group_wait.mind()
         self.sampler.batch_ended()
         self._mind_idleness()
 
@@ -409,5 +413,6 @@ class BrokerCore:
         self._recorder.close()
         self._keeper.close()
         self.lives.close()
+        self._group_wait.close()
         self.mps.close()
         self.sampler.close()

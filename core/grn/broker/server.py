@@ -185,6 +185,7 @@ def _assemble(
         provisional_after_s=settings.provisional_after_s,
         line=WaitingLine(settings.fair_share, settings.aging_s),
         limits=Limits(parse_limits(settings.limits or "")),
+        group_wait_s=settings.group_wait_s,
         policies=policies,
     )
     return BrokerCore(

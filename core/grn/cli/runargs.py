@@ -59,6 +59,8 @@ class RunOptions:
         "given",
         "gpus",
         "grace",
+        "group",
+        "group_size",
         "help",
         "if_unavailable",
         "ignore_args",
@@ -100,6 +102,8 @@ class RunOptions:
         self.compute: int | None = None
         self.processes: int | None = None
         self.affinity = False
+        self.group: str | None = None
+        self.group_size: int | None = None
         self.env: dict[str, str] = {}
         self.flavor: str | None = None
         self.wait: float | None = None
@@ -188,6 +192,10 @@ def _compute(text: str) -> int:
     raise UsageError(f"--compute {text!r} is a percentage of a device, from 1 to {_WHOLE}")
 
 
+def _group_size(text: str) -> int:
+    return parse_count(text, what="--group-size", minimum=1)
+
+
 def _processes(text: str) -> int:
     return parse_count(text, what="--processes", minimum=1)
 
@@ -265,6 +273,8 @@ _OPTIONS = (
     _Option("--ram", "SIZE", "main memory to book", _ram),
     _Option("--affinity", "", "bind the command to cores of its own"),
     _Option("--compute", "PERCENT", "of each device's multiprocessors to book", _compute),
+    _Option("--group", "NAME", "start together with all that name it", _text("--group")),
+    _Option("--group-size", "N", "how many those are (default: the commands here)", _group_size),
     _Option("--processes", "N", "of the command that use a device; MPS limits each", _processes),
     _Option("--flavor", "NAME", "a named size of the configuration; options win over it"),
     _Option("--no-rules", "", "do as if no rule for commands ([[job]]) were configured"),
@@ -398,9 +408,17 @@ def _check(options: RunOptions) -> None:
         raise UsageError("--memory is device memory, and no device is asked for; see --ram")
     if options.gpus in {0, None} and options.compute is not None:
         raise UsageError("--compute is a part of a device, and no device is asked for")
+    _check_group(options)
     _check_status_fd(options)
     if len(options.lines) > 1:
         _check_lines(options.lines)
+
+
+def _check_group(options: RunOptions) -> None:
+    if options.group_size is not None and options.group is None:
+        raise UsageError("--group-size is of a group: give it a name with --group")
+    if options.group is not None and options.group_size is None and options.single:
+        raise UsageError(f"--group {options.group!r}: how many start together? add --group-size")
 
 
 def _check_status_fd(options: RunOptions) -> None:

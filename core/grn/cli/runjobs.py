@@ -47,9 +47,13 @@ def build_jobs(
     lines = list(options.lines)
     if options.file is not None:
         lines += read_lines(options.file)
-    return [
+    jobs = [
         _job_of_line(number, line, options, environ, wishes) for number, line in enumerate(lines, 1)
     ]
+    if options.group is not None and options.group_size is None:
+        for job in jobs:
+            job.request["group_size"] = len(jobs)
+    return jobs
 
 
 def _job_of_words(options: RunOptions, environ: Mapping[str, str], wishes: Wishes) -> Job:
@@ -99,6 +103,8 @@ def _job(
         "command": _encodable(command[:_COMMAND_LENGTH]),
     }
     request.update((key, wish.values[key]) for key in _ASKED_IF_SET if wish.values[key])
+    if options.group is not None:
+        request |= {"group": options.group, "group_size": options.group_size}
     if wish.values["affinity"]:
         from grn.affinity import request_fields  # noqa: PLC0415 - seldom asked for
 

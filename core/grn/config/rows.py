@@ -22,6 +22,8 @@ __all__ = ["ROWS", "Row", "parse_margin"]
 _AUTO_MARGIN = (0.05, 256)
 _WHOLE = 100  # percent
 _SHORTEST_SAMPLE_S = 0.05  # reading a driver more often costs more than it tells
+GROUP_WAIT_S = 600.0
+_SHORTEST_GROUP_WAIT_S = 1.0
 _SHORTEST_AGING_S = 1.0
 _YES = frozenset({"1", "yes", "true", "on"})
 _NO = frozenset({"0", "no", "false", "off"})
@@ -245,6 +247,14 @@ ROWS = (
         "how long a wait is worth one step of priority",
         attribute="aging_s",
         unset="none is",
+    ),
+    Row(
+        "group_wait",
+        GROUP_WAIT_S,
+        _duration("group_wait", _SHORTEST_GROUP_WAIT_S),
+        "TIME",
+        "how long a group of requests waits for those of it that are missing",
+        attribute="group_wait_s",
     ),
     Row(
         "limits",

@@ -14,7 +14,9 @@ import os
 from grn.config import files
 from grn.config.lines import line_of_table, lines_of_entries, place_of
 from grn.errors import UsageError
+from grn.policies import entry_point
 from grn.rules.flavors import flavor_from, rule_from
+from grn.rules.policyname import NAMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +30,16 @@ __all__ = ["Configured", "load"]
 _FLAVORS, _RULES = "flavors", "job"
 _ADAPTERS = ("doit",)
 """Adapters with rules of their own in a project's file, `[[NAME]]`. What is in them, they know."""
+
+
+class _Policies:
+    """Ours, and those of installed packages, which are only looked for under a name of theirs."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in NAMES or entry_point(str(name)) is not None
+
+
+_POLICIES = _Policies()
 
 
 class Configured:
@@ -127,12 +139,16 @@ def _take(
     for name, table in flavors.items():
         title = f"{prefix}{_FLAVORS}.{name}"
         line = line_of_table(text, title)
-        flavor = flavor_from(name, table, path=path, line=line, title=f"[{title}]")
+        flavor = flavor_from(
+            name, table, path=path, line=line, title=f"[{title}]", policies=_POLICIES
+        )
         if configured.flavors.setdefault(name, flavor) is not flavor:
             configured.overridden.append(flavor)
     title = f"[[{prefix}{_RULES}]]"
     for number, (table, line) in enumerate(_entries(path, tables, text, prefix, _RULES), 1):
-        configured.rules.append(rule_from(number, table, path=path, line=line, title=title))
+        configured.rules.append(
+            rule_from(number, table, path=path, line=line, title=title, policies=_POLICIES)
+        )
 
 
 def _take_adapters(

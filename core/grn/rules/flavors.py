@@ -12,12 +12,12 @@ import re
 
 from grn.errors import UsageError
 from grn.rules.jobtype import LONGEST_NAME
-from grn.rules.policyname import canonical
+from grn.rules.policyname import NAMES, canonical
 from grn.rules.units import parse_count, parse_size_mib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
     from typing import Any
 
     Values = dict[str, Any]
@@ -72,8 +72,18 @@ def is_flavor_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None  # `$` would let a line break pass
 
 
-def flavor_from(name: str, table: object, *, path: str, line: int | None, title: str) -> Flavor:
+def flavor_from(
+    name: str,
+    table: object,
+    *,
+    path: str,
+    line: int | None,
+    title: str,
+    policies: Container[str] = NAMES,
+) -> Flavor:
     """Check the table of a flavor; `title` is what it is called in its file.
+
+    `policies`: those that there are.
 
     Raises:
         UsageError: its name, a key or a value is not allowed.
@@ -84,20 +94,28 @@ def flavor_from(name: str, table: object, *, path: str, line: int | None, title:
             f"{where}: {name!r} cannot be a flavor's name; a lower-case letter, then such letters,"
             " digits, - and _ are possible"
         )
-    values = _values(table, where, _SIZE_KEYS)
+    values = _values(table, where, _SIZE_KEYS, policies)
     if not values:
         raise UsageError(f"{where}: the flavor says nothing; known keys: {', '.join(_SIZE_KEYS)}")
     return Flavor(name, values, path, line, where)
 
 
-def rule_from(number: int, table: object, *, path: str, line: int | None, title: str) -> Rule:
+def rule_from(
+    number: int,
+    table: object,
+    *,
+    path: str,
+    line: int | None,
+    title: str,
+    policies: Container[str] = NAMES,
+) -> Rule:
     """Check the table of the rule that stands at this place of its file, counted from 1.
 
     Raises:
         UsageError: it matches nothing, or a key or a value is not allowed.
     """
     where = _place(path, line, f"{title} number {number}")
-    values = _values(table, where, _RULE_KEYS)
+    values = _values(table, where, _RULE_KEYS, policies)
     patterns = values.pop("match", None)
     if patterns is None:
         raise UsageError(f"{where}: there is no match = 'PATTERN', so it is for no command")
@@ -151,7 +169,9 @@ def _place(path: str, line: int | None, title: str) -> str:
     return f"{path}:{line}, {title}" if line else f"{path}, {title}"
 
 
-def _values(table: object, where: str, keys: Mapping[str, _Key]) -> Values:
+def _values(
+    table: object, where: str, keys: Mapping[str, _Key], policies: Container[str]
+) -> Values:
     if not isinstance(table, dict):
         raise UsageError(f"{where}: a table is expected, not {table!r}")
     values: Values = {}
@@ -163,6 +183,9 @@ def _values(table: object, where: str, keys: Mapping[str, _Key]) -> Values:
             values[known.field] = known.read(given)
         except UsageError as error:
             raise UsageError(f"{where}, key {key}: {error.message}") from error
+    policy = values.get("policy", NAMES[0])
+    if policy not in policies:
+        raise UsageError(f"{where}, key policy: {policy!r} is not one of: {', '.join(NAMES)}")
     for field, key in _OF_DEVICES.items():
         if field in values and not values.get("gpus", 1):
             raise UsageError(f"{where}, key {key}: it is of a device, but gpus asks for none")
@@ -233,7 +256,7 @@ def _priority(given: object) -> int:
 
 def _policy(given: object) -> str:
     if isinstance(given, str):
-        return canonical(given)  # that it exists is checked where it is used
+        return canonical(given)
     raise UsageError(f"{given!r} is not the name of a policy, such as spread or pack")
 
 

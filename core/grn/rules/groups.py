@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["GROUP_WAIT_S", "Groups", "asked_together"]
 
 GROUP_WAIT_S = 600.0
-"""So long an incomplete group waits for the rest of it."""
+"""So long an incomplete group waits for the rest of it, if the settings say nothing."""
 
 _Key = tuple[int, str]
 _Placed = list[tuple["Request", Placement]]
