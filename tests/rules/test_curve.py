@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grn.rules.curve import QUANTILES, has_cycles, is_preallocation, quantiles, remember
+from grn.rules.curve import (
+    QUANTILES,
+    has_cycles,
+    is_preallocation,
+    quantiles,
+    remember,
+    steps,
+)
 
 Curve = list[tuple[float, int]]
 
@@ -142,3 +149,26 @@ def test_a_steady_run_is_one_reading() -> None:
         remember(curve, float(second), 700, limit=100, changes_only=True)
     assert curve == [(0.0, 700)]
     assert quantiles(curve, 10_000.0, top_mib=700) == [700] * 11
+
+
+def test_the_steps_of_a_run() -> None:
+    """Each tenth of a run says the most that was held in it, then comes the maximum."""
+    curve = [(0.0, 0), (10.0, 500), (55.0, 2000), (60.0, 700)]
+    assert steps(curve, 0.0, 100.0, top_mib=2100) == [
+        *(0, 500, 500, 500, 500, 2000, 700, 700, 700, 700),
+        2100,
+    ]
+    assert steps([], 0.0, 100.0, top_mib=5) == []
+    assert steps(curve, 0.0, 0.0, top_mib=5) == []
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 50), st.integers(0, 9000)), min_size=1, max_size=20),
+    st.floats(0.01, 60),
+)
+def test_steps_leave_no_peak_out(readings: list[tuple[float, int]], after_s: float) -> None:
+    """The maximum of the curve is in one of the steps, and none says more than it."""
+    curve = sorted(readings)
+    found = steps(curve, curve[0][0], curve[-1][0] + after_s, top_mib=0)
+    assert len(found) == 11
+    assert max(found[:-1]) == found[-1] == max(mib for _, mib in curve)

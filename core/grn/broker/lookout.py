@@ -260,7 +260,7 @@ class Lookout:
         warnings[:] = [text for text in warnings if text != before]
         if note:
             warnings.append(note)
-            log.warning("%s", note)
+            log.warning("devices-missing reason=%r", note)
 
     def close(self) -> None:
         """Look no more; what is still found is given back."""

@@ -228,7 +228,7 @@ def _warn(core: BrokerCore, *warnings: str | None) -> None:
     for warning in warnings:
         if warning:
             core.warnings.append(warning)
-            log.warning("%s", warning)
+            log.warning("warning reason=%r", warning)
 
 
 def _close(core: BrokerCore, acceptor: Acceptor) -> None:

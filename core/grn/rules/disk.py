@@ -16,7 +16,7 @@ def disk_failed(machine: Machine, event: ev.DiskFailed) -> list[ev.Effect]:
     """Take grants back that no journal keeps, and grant nothing until it can be written."""
     if event.lasting:
         machine.disk_problem = event.reason
-    effects: list[ev.Effect] = [ev.Said("error", f"journal-failed: {event.reason}")]
+    effects: list[ev.Effect] = [ev.Said("error", f"journal-failed reason={event.reason!r}")]
     for lease_id in event.leases:
         lease = machine.leases.pop(lease_id, None)
         if lease is None:
@@ -36,4 +36,4 @@ def disk_healed(machine: Machine, event: ev.DiskHealed) -> list[ev.Effect]:
         return []
     machine.disk_problem = ""
     machine.dirty = True
-    return [ev.Said("info", "journal-healed: granting again")]
+    return [ev.Said("info", "journal-healed")]

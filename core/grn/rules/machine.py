@@ -317,8 +317,8 @@ class Machine:
     def _mps_seen(self, event: ev.MpsSeen) -> list[ev.Effect]:
         """Note where a daemon answers; leases that are held keep what they were told."""
         self._mps = event if event.folder else None
-        where = f"answers at {event.folder}" if event.folder else "does not answer any more"
-        return [ev.Said("info", f"mps: a daemon {where}")]
+        said = f"mps-answers folder={event.folder!r}" if event.folder else "mps-gone"
+        return [ev.Said("info", said)]
 
     def waiting(self, ticket: int) -> Request | None:
         """Look up what waits for room, for the rest of its group, or inside a lease."""
@@ -451,7 +451,7 @@ class Machine:
         lease.ended_s = now
         self.ledger.release_pools(lease.id)
         self.dirty = True
-        text = f"draining lease={lease.id}: its processes live or hold device memory"
+        text = f"draining lease={lease.id} reason='its processes live or hold device memory'"
         return [ev.Record(main_record(lease)), ev.Said("info", text)]
 
     def end(self, lease: Lease) -> list[ev.Effect]:
@@ -472,7 +472,10 @@ class Machine:
         self.ledger.add(new)
         self.placer.renew(event.note)
         self.dirty |= bool(new)
-        return [ev.Said("info", f"found device {x.index} ({x.uuid}): {x.model}") for x in new]
+        return [
+            ev.Said("info", f"device-found uuid={x.uuid} index={x.index} model={x.model!r}")
+            for x in new
+        ]
 
     # -- taking over ----------------------------------------------------------------------------
 

@@ -141,7 +141,11 @@ def _take_health(machine: Machine, book: Book, reading: ev.Reading, now: float) 
     if health is not None:
         well, before = reading.state is DeviceState.OK, health.kept()
         said = health.see(now, reading.xids, reading.health, read_well=well)
-        effects += [ev.Said("warning", f"device {book.device.index} ({uuid}): {x}") for x in said]
+        index = book.device.index
+        effects += [
+            ev.Said("warning", f"device-trouble uuid={uuid} index={index} reason={x!r}")
+            for x in said
+        ]
         if health.kept() != before:
             effects.append(ev.Record(health_record(uuid, health)))
     if reading.state is DeviceState.OK and health is not None and not health.usable:
@@ -167,7 +171,7 @@ def trusted(machine: Machine, event: ev.Trusted) -> list[ev.Effect]:
             continue
         health.operator()
         effects.append(ev.Record(health_record(uuid, health)))
-        effects.append(ev.Said("warning", f"device {uuid}: its errors are forgotten, as asked"))
+        effects.append(ev.Said("warning", f"device-errors-forgotten uuid={uuid}"))
     return effects
 
 
@@ -212,7 +216,8 @@ def _note_stray(machine: Machine, book: Book, lease_id: str) -> list[ev.Effect]:
     if lease is None or lease_id in book.bookings or uuid in lease.strays:
         return []
     lease.strays = (*lease.strays, uuid)
-    return [ev.Said("warning", f"stray {_stray_text(machine, lease, uuid)}")]
+    text = f"stray lease={lease.id} uuid={uuid} reason={_stray_text(machine, lease, uuid)!r}"
+    return [ev.Said("warning", text)]
 
 
 def _take_total(machine: Machine, book: Book, reading: ev.Reading) -> None:
