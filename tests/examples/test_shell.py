@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from grn.client import Client
 from grn.errors import BrokerUnavailable
 from grn.settings import load
+from tests.browser import screens_in
+from tests.examples.lookon import Onlooker, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +27,7 @@ pytest.importorskip("sklearn")
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.path.join(HERE, "..", "..", "examples", "shell")
 SAMPLE_S = 0.05
+GLANCE_EVERY = 10
 TIME_LIMIT_S = 240
 
 
@@ -34,6 +38,7 @@ class Story(NamedTuple):
     output: str
     leases_seen: list[list[dict[str, Any]]]
     profiles: list[dict[str, Any]]
+    seen: Seen
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -49,37 +54,48 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     """Run the example once; look at the broker's books all the while."""
     folder = tmp_path_factory.mktemp("shell", numbered=True)
     env = _environment(folder)
     settings = load({}, env)
-    with open(folder / "output", "wb") as output:
-        run = subprocess.Popen(
-            ["sh", os.path.join(FOLDER, "run.sh")],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        leases_seen = list(_watch(run, settings))
+    with ExitStack() as stack:
+        onlooker = stack.enter_context(Onlooker(env, screens_in(folder), "shell"))
+        with open(folder / "output", "wb") as output:
+            run = subprocess.Popen(
+                ["sh", os.path.join(FOLDER, "run.sh")],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        stack.callback(_end, run, env)
+        leases_seen = list(_watch(run, settings, onlooker))
         with Client(settings) as client:
             profiles = client.profiles("list")
-        yield Story(run.returncode, (folder / "output").read_text(), leases_seen, profiles)
-    finally:
-        run.kill()
-        subprocess.run(["grn", "broker", "stop"], env=env, check=False, timeout=30)
+        onlooker.report(ended=12)
+        output_text = (folder / "output").read_text()
+        assert onlooker.seen is not None
+        return Story(run.returncode, output_text, leases_seen, profiles, onlooker.seen)
 
 
-def _watch(run: subprocess.Popen[bytes], settings: Any) -> Iterator[list[dict[str, Any]]]:
+def _end(run: subprocess.Popen[bytes], env: dict[str, str]) -> None:
+    run.kill()
+    subprocess.run(["grn", "broker", "stop"], env=env, check=False, timeout=30)
+
+
+def _watch(
+    run: subprocess.Popen[bytes], settings: Any, onlooker: Onlooker
+) -> Iterator[list[dict[str, Any]]]:
     """Yield the leases at short intervals until the example has ended."""
-    for _ in range(int(TIME_LIMIT_S / SAMPLE_S)):
+    for turn in range(int(TIME_LIMIT_S / SAMPLE_S)):
         with contextlib.suppress(subprocess.TimeoutExpired):
             run.wait(SAMPLE_S)
             return
         with contextlib.suppress(BrokerUnavailable), Client(settings, start=False) as client:
             yield client.status()["leases"]
+        if turn % GLANCE_EVERY == 0:
+            onlooker.glance()
     pytest.fail(f"the example has not ended after {TIME_LIMIT_S} s")
 
 
@@ -119,6 +135,19 @@ def test_each_type_is_learnt(story: Story) -> None:
     assert set(peaks) == {"train_forest.py", "train_mlp.py", "train_svm.py"}
     assert [profile["runs"] for profile in story.profiles] == [4, 4, 4]
     assert peaks["train_forest.py"] < peaks["train_mlp.py"] < peaks["train_svm.py"]
+
+
+def test_pages_show_what_ran(story: Story) -> None:
+    """The live page and the report draw each lease, several at once, and the browser has no complaint."""
+    seen = story.seen
+    if seen.why_not:
+        pytest.skip(seen.why_not)
+    held = {lease["id"] for leases in story.leases_seen for lease in leases}
+    assert len(seen.report_ids) == 12
+    assert held <= seen.report_ids
+    assert seen.live_ids == seen.report_ids
+    assert seen.together >= 2
+    assert seen.complaints == []
 
 
 def test_each_form_does_what_it_says(tmp_path: Path) -> None:
