@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -18,7 +19,18 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-__all__ = ["GROUP", "Window", "browser", "lies_over", "needs", "open_window", "screens"]
+__all__ = [
+    "GROUP",
+    "Window",
+    "browser",
+    "chromium",
+    "launched",
+    "lies_over",
+    "needs",
+    "open_window",
+    "screens",
+    "screens_in",
+]
 
 GROUP = "browser"
 """Tests with a browser run in one worker: several at once would starve two cores."""
@@ -51,10 +63,9 @@ def needs() -> str:
     return path
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests of a module."""
-    path = needs()
+@contextmanager
+def launched(path: str) -> Iterator[Browser]:
+    """Run a browser; no event loop of one's own can run in this thread meanwhile."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
@@ -64,12 +75,24 @@ def browser() -> Iterator[Browser]:
         made.close()
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests of a module."""
+    with launched(needs()) as made:
+        yield made
+
+
+def screens_in(folder: Path) -> str:
+    """Return the folder for screenshots: GRN_TEST_SCREENS, else this one."""
+    chosen = os.environ.get("GRN_TEST_SCREENS") or str(folder)
+    os.makedirs(chosen, exist_ok=True)
+    return chosen
+
+
 @pytest.fixture
 def screens(tmp_path: Path) -> str:
-    """Return the folder for screenshots."""
-    folder = os.environ.get("GRN_TEST_SCREENS") or str(tmp_path)
-    os.makedirs(folder, exist_ok=True)
-    return folder
+    """Return the folder for screenshots of a test."""
+    return screens_in(tmp_path)
 
 
 class Window(NamedTuple):

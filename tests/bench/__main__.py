@@ -21,6 +21,7 @@ from tests.bench import (
     lease,
     prefect,
     queue,
+    report,
     snakemake,
     stage,
     throughput,
@@ -55,6 +56,7 @@ MEASURES: dict[str, Measure] = {
     "snakemake": snakemake.measure,
     "queue": queue.measure,
     "history": history.measure,
+    "report": report.measure,
     "doit": doit.measure,
     "prefect": prefect.measure,
 }

@@ -98,10 +98,10 @@ def floor() -> Iterator[Stage]:
 def broker(
     devices: str = DEVICES, *, journal: bool = True, flags: Sequence[str] = ()
 ) -> Iterator[Stage]:
-    """Run the broker, with or without its journal."""
+    """Run the broker, with or without its journal, and with these flags."""
     module = ["grn", "broker"] if journal else ["tests.bench.unjournalled"]
     with private() as folder:
-        words = [sys.executable, "-m", *module, "--devices", devices, "--ready-fd", "{fd}", *flags]
+        words = [sys.executable, "-m", *module, "--devices", devices, *flags, "--ready-fd", "{fd}"]
         with _running(words, folder) as process:
             yield Stage(folder, process)
 

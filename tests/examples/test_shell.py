@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -15,6 +16,9 @@ import pytest
 from grn.client import Client
 from grn.errors import BrokerUnavailable
 from grn.settings import load
+from tests.browser import screens_in
+from tests.examples.lookon import Onlooker as Browsing
+from tests.examples.lookon import Seen
 from tests.examples.onlooker import Onlooker
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ pytest.importorskip("sklearn")
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.path.join(HERE, "..", "..", "examples", "shell")
 SAMPLE_S = 0.05
+GLANCE_EVERY = 10
 TIME_LIMIT_S = 240
 
 
@@ -36,7 +41,8 @@ class Story(NamedTuple):
     output: str
     leases_seen: list[list[dict[str, Any]]]
     profiles: list[dict[str, Any]]
-    onlooker: Onlooker
+    seen: Seen
+    terminal: Onlooker
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -52,39 +58,50 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     """Run the example once; look at the broker's books all the while."""
     folder = tmp_path_factory.mktemp("shell", numbered=True)
     env = _environment(folder)
     settings = load({}, env)
-    with open(folder / "output", "wb") as output:
-        run = subprocess.Popen(
-            ["sh", os.path.join(FOLDER, "run.sh")],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        with Onlooker(env, settings) as onlooker:
-            leases_seen = list(_watch(run, settings))
+    with ExitStack() as stack:
+        browsing = stack.enter_context(Browsing(env, screens_in(folder), "shell"))
+        with open(folder / "output", "wb") as output:
+            run = subprocess.Popen(
+                ["sh", os.path.join(FOLDER, "run.sh")],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        stack.callback(_end, run, env)
+        with Onlooker(env, settings) as terminal:
+            leases_seen = list(_watch(run, settings, browsing))
         with Client(settings) as client:
             profiles = client.profiles("list")
-        output = (folder / "output").read_text()
-        yield Story(run.returncode, output, leases_seen, profiles, onlooker)
-    finally:
-        run.kill()
-        subprocess.run(["grn", "broker", "stop"], env=env, check=False, timeout=30)
+        browsing.report(ended=12)
+        output_text = (folder / "output").read_text()
+        assert browsing.seen is not None
+        seen = browsing.seen
+    return Story(run.returncode, output_text, leases_seen, profiles, seen, terminal)
 
 
-def _watch(run: subprocess.Popen[bytes], settings: Any) -> Iterator[list[dict[str, Any]]]:
+def _end(run: subprocess.Popen[bytes], env: dict[str, str]) -> None:
+    run.kill()
+    subprocess.run(["grn", "broker", "stop"], env=env, check=False, timeout=30)
+
+
+def _watch(
+    run: subprocess.Popen[bytes], settings: Any, browsing: Browsing
+) -> Iterator[list[dict[str, Any]]]:
     """Yield the leases at short intervals until the example has ended."""
-    for _ in range(int(TIME_LIMIT_S / SAMPLE_S)):
+    for turn in range(int(TIME_LIMIT_S / SAMPLE_S)):
         with contextlib.suppress(subprocess.TimeoutExpired):
             run.wait(SAMPLE_S)
             return
         with contextlib.suppress(BrokerUnavailable), Client(settings, start=False) as client:
             yield client.status()["leases"]
+        if turn % GLANCE_EVERY == 0:
+            browsing.glance()
     pytest.fail(f"the example has not ended after {TIME_LIMIT_S} s")
 
 
@@ -126,6 +143,30 @@ def test_each_type_is_learnt(story: Story) -> None:
     assert peaks["train_forest.py"] < peaks["train_mlp.py"] < peaks["train_svm.py"]
 
 
+def test_pages_show_what_ran(story: Story) -> None:
+    """The live page and the report draw each lease, several at once, and the browser has no complaint."""
+    seen = story.seen
+    if seen.why_not:
+        pytest.skip(seen.why_not)
+    held = {lease["id"] for leases in story.leases_seen for lease in leases}
+    assert len(seen.report_ids) == 12
+    assert held <= seen.report_ids
+    assert seen.live_ids == seen.report_ids
+    assert seen.together >= 2
+    assert seen.complaints == []
+
+
+def test_top_showed_the_run(story: Story, screens: str) -> None:
+    """Who watched it with `grn top` saw trainings share devices, and the others wait with reasons."""
+    story.terminal.keep("top-shell", screens)
+    text = story.terminal.text
+    assert re.search(r"[2-9] leases", text)
+    assert re.search(r"^[01] \w█.*free of 2G$", text, re.MULTILINE)
+    assert "waiting" in text
+    assert "wanted" in text
+    assert "\n── ended" in text
+
+
 def test_each_form_does_what_it_says(tmp_path: Path) -> None:
     """Jobs run, types are learnt once, a lighter run stands for its type, masks are narrowed."""
     env = _environment(tmp_path)
@@ -142,14 +183,3 @@ def test_each_form_does_what_it_says(tmp_path: Path) -> None:
     assert 'mask 1\nmask ""\n' in said
     assert runs["forest"] == 2
     assert runs["python train_forest.py --trees 2 --rows 2000"] == 5
-
-
-def test_top_showed_the_run(story: Story, screens: str) -> None:
-    """Who watched it with `grn top` saw trainings share devices, and the others wait with reasons."""
-    story.onlooker.keep("top-shell", screens)
-    text = story.onlooker.text
-    assert re.search(r"[2-9] leases", text)
-    assert re.search(r"^[01] \w█.*free of 2G$", text, re.MULTILINE)
-    assert "waiting" in text
-    assert "wanted" in text
-    assert "\n── ended" in text

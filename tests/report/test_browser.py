@@ -236,3 +236,32 @@ def test_filter_finds_words(browser: Browser, made: Made) -> None:
     ]
     assert page.locator("#leases-table tbody tr").count() == len(wanted)
     assert page.inner_text("#filtered").startswith(f"{len(wanted)} of 300")
+
+
+def test_probe_makes_room_when_others_begin(
+    browser: Browser, tmp_path: Path, history_path: str
+) -> None:
+    """A probe whose need was foreseen while it ran is as high as it held from then on."""
+    ended = {"ended_at": START + 100, "type": "t", "devices": "GPU-1", "outcome": "ok"}
+    rows = [
+        lease_row(
+            seq=1, id="probe", granted_at=START, booked_mib=10_000, peak_mib=3000, probe=1, **ended
+        ),
+        lease_row(
+            seq=2, id="beside", granted_at=START + 50, booked_mib=7000, peak_mib=3000, **ended
+        ),
+    ]
+    write_history(history_path, rows, [DEVICE])
+    made = make_page(history_path, str(tmp_path / "page.html"), START - 10, START + 100)
+    window = open_window(browser, made.address)
+    boxes = window.boxes()
+    assert [box["id"] for box in boxes] == ["probe", "probe", "beside"]
+    assert not [(a, b) for a, b in combinations(boxes, 2) if lies_over(a, b)]
+    whole, narrow, beside = boxes
+    assert narrow["h"] == pytest.approx(0.3 * whole["h"], abs=1)
+    assert beside["h"] == pytest.approx(0.7 * whole["h"], abs=1)
+    assert narrow["x"] == pytest.approx(beside["x"], abs=0.5)
+    for box in (whole, narrow):
+        window.page.mouse.move(box["x"] + box["w"] / 2, box["y"] + box["h"] / 2)
+        assert "lease\nprobe" in window.page.inner_text("#tip")
+    assert window.complaints == []

@@ -112,3 +112,25 @@ def test_leases_of_several_devices_and_of_none() -> None:
     assert [(e["pid"], e["dur"]) for e in _of(told, "X") if e["args"]["id"] == "a-2"] == [
         (3, 59_000_000)
     ]
+
+
+def test_probe_counts_for_what_it_held_when_others_begin() -> None:
+    """What is booked never exceeds the device, though a probe is booked all of it at first."""
+    names = ("freed_at", "outcome", "curve", "engine", "policy", "uid", "pid", "source", "waited_s",
+             "ran_s", "exit_code", "signal", "cpu_s", "rss_mib")  # fmt: skip
+    both = {
+        **dict.fromkeys(names),
+        "type": "t",
+        "devices": "G0",
+        "ended_at": START + 100,
+        "peak_mib": 3000,
+    }
+    rows = [
+        lease_row(id="a-1", granted_at=START, booked_mib=10_000, probe=1, **both),
+        lease_row(id="a-2", granted_at=START + 50, booked_mib=7000, probe=0, **both),
+    ]
+    told = trace(rows, [{"uuid": "G0", "index": 0, "model": None}], now=START + 200)
+    levels = [(e["ts"], e["args"]["MiB"]) for e in _of(told, "C") if e["name"] == "booked MiB"]
+    assert levels[0] == (0, 10_000)
+    assert max(mib for _, mib in levels) == 10_000
+    assert levels[-1] == (100_000_000, 0)

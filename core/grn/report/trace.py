@@ -110,17 +110,30 @@ def _slices(
 def _counters(
     pid: int, held: Iterable[Mapping[str, Any]], base: float, now: float
 ) -> Iterator[dict[str, Any]]:
-    """Sum up, wherever one changes, what is booked and what was measured in tenths of each run."""
+    """Sum up, wherever one changes, what is booked and what was measured in tenths of each run.
+
+    A probe is booked its whole device until its need is foreseen, and others begin beside it; from then
+    on it counts for what it held.
+    """
     booked: dict[int, int] = defaultdict(int)
     measured: dict[int, int] = defaultdict(int)
-    for lease in held:
+    leases = list(held)
+    for number, lease in enumerate(leases):
         begin, end = _us(lease["granted_at"], base), _us(_end(lease, now), base)
-        booked[begin] += lease["booked_mib"] or 0
-        booked[end] -= lease["booked_mib"] or 0
+        level = lease["booked_mib"] or 0
+        booked[begin] += level
+        if lease["probe"] and lease["peak_mib"] is not None:
+            # In the order of granting, so the next one is the first that may have begun beside it.
+            for other in leases[number + 1 : number + 2]:
+                at = _us(other["granted_at"], base)
+                less = max(0, level - lease["peak_mib"]) if at < end else 0
+                booked[at] -= less
+                level -= less
+        booked[end] -= level
         before = 0
         steps = _steps(lease)
-        for number, mib in enumerate(steps):
-            measured[begin + (end - begin) * number // len(steps)] += mib - before
+        for step, mib in enumerate(steps):
+            measured[begin + (end - begin) * step // len(steps)] += mib - before
             before = mib
         measured[end] -= before
     yield from _counter(pid, "booked MiB", booked)

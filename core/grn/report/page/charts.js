@@ -12,9 +12,9 @@ function addUsage(columns, model, name) {
   }
 }
 
-function addBooked(columns, model) {
+function addBooked(columns, model, rows) {
   if (model.cut) addUsage(columns, model, "booked");
-  else for (const x of model.leases) columns.add(x.from, model.end(x), (x.booked_mib ?? 0) * x.devices.length);
+  else for (const piece of rows.pieces()) columns.add(piece.from, piece.to, piece.mib);
 }
 
 // Where minutes are too coarse, the tenths of each lease's run are finer.
@@ -53,7 +53,7 @@ class Curve {
     const booked = new Columns(view, width);
     const measured = new Columns(view, width);
     const foreign = new Columns(view, width);
-    addBooked(booked, model);
+    addBooked(booked, model, rows);
     this.source = addMeasured(measured, model);
     addUsage(foreign, model, "foreign");
     this.means = { booked: booked.means(), measured: measured.means(), foreign: foreign.means() };

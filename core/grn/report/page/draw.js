@@ -188,9 +188,9 @@ class Rows {
   }
 
   // The rectangle of a part on the canvas: as wide as can be seen, at least.
-  box(row, block, [low, high]) {
-    const from = Math.max(this.x(block.from), this.left - 2);
-    const to = Math.min(this.x(block.to), this.width + 2);
+  box(row, block, [low, high, began, ended]) {
+    const from = Math.max(this.x(began ?? block.from), this.left - 2);
+    const to = Math.min(this.x(ended ?? block.to), this.width + 2);
     const y = this.y(row, high);
     return { x: from, y, w: Math.max(to - from, 1), h: Math.max(this.y(row, low) - y, 1) };
   }
@@ -201,6 +201,7 @@ class Rows {
     const pale = this.only && this.only !== lease.kind ? 0.13 : 1;
     block.parts.forEach((part, number) => {
       const box = this.box(row, block, part);
+      if (box.w <= 0 || box.x > this.width) return;
       const fine = box.w >= 4 && box.h >= 4;
       c.fillStyle = colour;
       c.globalAlpha = 0.26 * pale;
@@ -221,7 +222,7 @@ class Rows {
 
   _held(c, row, block, part, box, number) {
     const { lease } = block;
-    const below = block.parts.slice(0, number).reduce((sum, [low, high]) => sum + high - low, 0);
+    const below = block.parts.slice(0, number).reduce((sum, [low, high, , to]) => (to === undefined ? sum + high - low : sum), 0);
     const fillTo = (from, to, mib) => {
       const height = Math.min(Math.max(mib - below, 0), part[1] - part[0]);
       if (height > 0) c.fillRect(from, this.y(row, part[0] + height), to - from, (row.height * height) / row.top);
@@ -320,6 +321,12 @@ class Rows {
       }
     }
     c.lineWidth = 1;
+  }
+
+  // What was booked on devices: from, to, MiB and the number of the device of each piece.
+  pieces() {
+    return this.rows.filter((row) => row.number !== null).flatMap((row) => row.blocks.flatMap((block) =>
+      block.parts.map(([low, high, from, to]) => ({ number: row.number, from: from ?? block.from, to: to ?? block.to, mib: high - low }))));
   }
 
   rowOf(block) {

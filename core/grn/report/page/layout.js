@@ -6,7 +6,11 @@
 // as few as will do; it would otherwise stand above a device that was not full.
 // Ends are stamped a moment after the memory was free, so a neighbour that ends within SLACK_S of a
 // grant gives way if there is no other place.
+// A probe is booked all of its device until its need is foreseen; then others begin beside it, and from
+// that moment on it is shown as high as what it held.
 // A place that was taken is kept: what one looks at does not jump when a lease ends.
+//
+// A part is [low, high, from, to]: MiB, and when; a part without times lasts as long as its lease.
 
 const SLACK_S = 0.25;
 const TINY = 1e-6; // MiB
@@ -22,7 +26,7 @@ function layOut(device, number, leases, model) {
     block.parts = lease.places?.get(number) ?? placeFor(block, active, limit, heightOf(lease, device));
     active = active.filter((other) => other.to > block.from); // some may have given way
     lease.places = (lease.places ?? new Map()).set(number, block.parts);
-    top = Math.max(top, block.parts[block.parts.length - 1][1]);
+    top = Math.max(top, ...block.parts.map(([, high]) => high));
     active.push(block);
     blocks.push(block);
   }
@@ -38,14 +42,29 @@ function placeFor(block, active, limit, height) {
   const still = active.filter((other) => other.to > block.from);
   const again = placeAmong(block, still, limit, height);
   if (again) return again;
-  const above = Math.max(limit, ...still.map((other) => other.parts[other.parts.length - 1][1]));
+  const beside = narrowProbes(still, block.from) && placeAmong(block, still, limit, height);
+  if (beside) return beside;
+  const above = Math.max(limit, ...still.flatMap((other) => other.parts.map(([, high]) => high)));
   return [[above, above + height]];
 }
 
 function placeAmong(block, active, limit, height) {
-  const gaps = gapsBetween(active, limit);
+  const gaps = gapsBetween(active, limit, block.from);
   const fitting = gaps.filter((gap) => gap.high - gap.low >= height - TINY);
   return fitting.length ? [inBest(fitting, block, height)] : inPieces(gaps, height);
+}
+
+function narrowProbes(active, at) {
+  let any = false;
+  for (const { lease, parts } of active) {
+    const last = parts[parts.length - 1];
+    const held = Math.max(lease.measured_mib ?? 0, lease.peak_mib ?? 0, 1);
+    if (!lease.probe || parts.length > 1 || held >= last[1] - last[0]) continue;
+    parts[0] = [last[0], last[1], lease.from, at];
+    parts.push([last[0], last[0] + held, at, undefined]);
+    any = true;
+  }
+  return any;
 }
 
 function inBest(gaps, block, height) {
@@ -80,8 +99,10 @@ function inPieces(gaps, height) {
 }
 
 // The free parts, each with the moments until which what is below and above it is there.
-function gapsBetween(active, limit) {
-  const taken = active.flatMap((block) => block.parts.map(([low, high]) => ({ low, high, to: block.to })));
+function gapsBetween(active, limit, at) {
+  const taken = active.flatMap((block) => block.parts
+    .filter((part) => (part[3] ?? Infinity) > at)
+    .map(([low, high]) => ({ low, high, to: block.to })));
   taken.sort((a, b) => a.low - b.low);
   const gaps = [];
   let low = 0;

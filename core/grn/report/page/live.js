@@ -145,7 +145,7 @@ class Live {
     fill("bars", ...status.devices.map((device) => this._bar(device)));
     const warnings = [...page.notes(), ...status.warnings];
     fill("notes", ...warnings.map((text) => el("li", {}, text)));
-    drawFigures(page.model);
+    drawFigures(page.model, page.timeline.rows);
     this._running();
     this._waiting();
     this._recent();
@@ -225,7 +225,7 @@ function more(list) {
 }
 
 function wish(told) {
-  const size = told.memory_mib === "whole" ? "all of it" : known(told.memory_mib) ? memory(told.memory_mib) : "what its type needs";
+  const size = told.memory_mib === "whole" ? "all of it" : known(told.memory_mib) ? memory(told.memory_mib) : "its type's need";
   if (told.gpus === 0 || told.gpus === null) return "no device";
   return told.gpus === 1 ? size : `${told.gpus} devices, ${size} on each`;
 }

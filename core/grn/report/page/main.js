@@ -39,7 +39,7 @@ class Page {
   }
 
   drawAll() {
-    drawFigures(this.model);
+    drawFigures(this.model, this.timeline.rows);
     this.legends();
     this.drawTime();
     this.drawTables();
@@ -47,7 +47,7 @@ class Page {
 
   drawTables() {
     const choose = (lease) => this.timeline.chooseLease(lease);
-    drawDevices(this.model);
+    drawDevices(this.model, this.timeline.rows);
     drawWaits(this.model);
     drawLost(this.model);
     drawOoms(this.model, choose);

@@ -25,7 +25,7 @@ function jobCell(lease, choose) {
 
 const onDevices = (lease, model) => lease.devices.map((n) => model.devices[n].index ?? model.deviceName(n)).join(", ") || "none";
 
-function drawFigures(model) {
+function drawFigures(model, rows) {
   const { totals, leases } = model;
   const all = totals.reduce((sum, one) => sum + one.number, 0);
   const of = (test) => totals.reduce((sum, one) => sum + (test(one.outcome) ? one.number : 0), 0);
@@ -34,7 +34,7 @@ function drawFigures(model) {
   const running = of((outcome) => outcome === null);
   const bad = all - ok - ooms - running;
   const waited = leases.map((lease) => lease.waited).filter(known).sort((a, b) => a - b);
-  const booked = leases.reduce((sum, x) => sum + (x.booked_mib ?? 0) * x.devices.length * (model.end(x) - x.from), 0);
+  const booked = rows.pieces().reduce((sum, piece) => sum + piece.mib * (piece.to - piece.from), 0);
   const [from, to] = model.extent();
   const figure = (name, value, small, bad = false) => el("div", { class: bad ? "bad" : "" }, el("dt", {}, name), el("dd", {}, value, small ? el("small", {}, small) : null));
   fill(
@@ -47,12 +47,14 @@ function drawFigures(model) {
   );
 }
 
-function drawDevices(model) {
+function drawDevices(model, all) {
   const { usage } = model.data;
+  const sums = model.devices.map(() => 0);
+  for (const piece of all.pieces()) sums[piece.number] += piece.mib * (piece.to - piece.from);
   const [from, to] = model.extent();
   const rows = model.devices.map((device, number) => {
     const own = model.leases.filter((lease) => lease.devices.includes(number));
-    const booked = own.reduce((sum, x) => sum + (x.booked_mib ?? 0) * (model.end(x) - x.from), 0) / (to - from);
+    const booked = sums[number] / (to - from);
     const busy = (usage.devices[number]?.utilisation ?? []).filter(known);
     const peak = own.reduce((most, x) => Math.max(most, x.peak_mib ?? 0), 0);
     return [

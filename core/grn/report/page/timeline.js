@@ -49,7 +49,7 @@ class Timeline {
     c.setTransform(rows.scale, 0, 0, rows.scale, 0, 0);
     const all = Math.round(width - rows.left);
     const columns = new Columns({ from: view.least, to: view.most }, all);
-    addBooked(columns, this.model);
+    addBooked(columns, this.model, rows);
     const means = columns.means();
     const top = Math.max(...means, totalOf(this.model, "total_mib"), 1);
     c.fillStyle = theme.panel;
