@@ -59,6 +59,7 @@ class Settings:
         "margin",
         "mask_style",
         "max_types",
+        "order",
         "policy",
         "provisional_after_s",
         "ram_reserve_mib",
@@ -90,6 +91,7 @@ class Settings:
     grace_s: float
     state_dir: str
     max_types: int
+    order: str
     debug_invariants: bool
     log_level: str
 

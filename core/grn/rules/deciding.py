@@ -85,7 +85,7 @@ class Decider:
             own = owns(request) if owns is not None else []
             if kind.closed == self._round and not own:
                 continue
-            head = self.reservation
+            head: Reservation | None = self.reservation
             verdict, replaced = self._place(request, kind, head, own)
             if isinstance(verdict, Placement):
                 self._granted(request, verdict, replaced)
