@@ -70,6 +70,7 @@ def test_every_setting_has_flag_key_and_variable_of_one_name(
         "sample_slow": "2s", "provisional_after": "2m", "idle_exit": "1h", "grace": "1",
         "state_dir": "/st", "max_types": "10", "debug": "yes", "log": "debug", "also_tell": "go",
         "fair_share": "user", "aging": "10m", "limits": "train*=2,label:night*=4",
+        "order": "run-time",
     }  # fmt: skip
     flags = {flag for flag, _, _ in known_flags()}
     assert flags == {"--" + key.replace("_", "-") for key in good}
