@@ -49,6 +49,13 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "tests.bench", "--json", "bench.json", *session.posargs)
 
 
+@nox.session
+def replay(session: nox.Session) -> None:
+    """Replay a trace under our rules and others': `nox -s replay -- TRACE`; without one, a made trace."""
+    session.install(".")
+    session.run("python", "-m", "grn.replay", *(session.posargs or ["--synthetic"]))
+
+
 # -- releases of the engines ----------------------------------------------------------------------
 
 

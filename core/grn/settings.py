@@ -64,6 +64,7 @@ class Settings:
         "margin",
         "mask_style",
         "max_types",
+        "order",
         "policy",
         "provisional_after_s",
         "ram_reserve_mib",
@@ -100,6 +101,7 @@ class Settings:
     max_types: int
     history_days: int
     history_mib: int
+    order: str
     debug_invariants: bool
     log_level: str
 

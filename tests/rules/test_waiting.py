@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grn.rules.model import Owner, Request
-from grn.rules.waiting import WaitingLine, largest_sum_within, would_delay
+from grn.rules.waiting import RUN_TIME, STRETCH, WaitingLine, largest_sum_within, would_delay
 
 PARTS = st.lists(st.integers(0, 40), max_size=8)
 
@@ -120,3 +120,72 @@ def test_a_device_of_80_gib_with_fifty_leases_is_decided_at_once() -> None:
     held = [1000 + 7 * n for n in range(50)]
     assert would_delay(room_mib=81920, held=held, head_mib=40960, newcomer_mib=8000)
     assert not would_delay(room_mib=81920, held=[1000] * 10, head_mib=40960, newcomer_mib=8000)
+
+
+def _timed_line(ran_s: dict[str, float]) -> WaitingLine:
+    line = WaitingLine(order=RUN_TIME)
+    line.expected_s = ran_s.get
+    return line
+
+
+def _of_type(ticket: int, job_type: str, arrived_s: float, priority: int = 0) -> Request:
+    return Request(ticket, job_type, Owner(1, 1), priority=priority, arrived_s=arrived_s)
+
+
+def test_by_run_time_who_is_over_soon_goes_first() -> None:
+    """A type of which nothing is known is tried at once; priority goes before all that."""
+    line = _timed_line({"long": 100.0, "short": 1.0})
+    for ticket, job_type in ((1, "long"), (2, "short"), (3, "new")):
+        line.add(_of_type(ticket, job_type, 0.0))
+    line.add(_of_type(4, "long", 5.0, priority=1))
+    assert [request.ticket for request in line] == [4, 3, 2, 1]
+
+
+def test_by_run_time_nobody_is_overtaken_for_ever() -> None:
+    """Who comes later than `STRETCH` run times after a job stays behind it."""
+    line = _timed_line({"long": 100.0, "short": 1.0})
+    line.add(_of_type(1, "long", 0.0))
+    line.add(_of_type(2, "short", 99.0 * STRETCH - 1))
+    line.add(_of_type(3, "short", 99.0 * STRETCH + 1))
+    assert [request.ticket for request in line] == [2, 1, 3]
+
+
+def test_what_is_learnt_changes_the_order_of_those_that_wait() -> None:
+    """A kind that turned out to be long goes back."""
+    ran_s = {"a": 1.0, "b": 2.0}
+    line = _timed_line(ran_s)
+    line.add(_of_type(1, "a", 0.0))
+    line.add(_of_type(2, "b", 0.0))
+    assert [request.ticket for request in line] == [1, 2]
+    ran_s["a"] = 9.0
+    line.renew({"a"})
+    assert [request.ticket for request in line] == [2, 1]
+
+
+REQUESTS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(-1, 1), st.integers(0, 50)), max_size=12
+)
+
+
+@given(REQUESTS, st.sampled_from([None, 10.0]), st.data())
+def test_kinds_keep_the_order_of_all(
+    asked: list[tuple[str, int, int]], aging_s: float | None, data: st.DataObject
+) -> None:
+    """Walking by kind, the first of each and then what follows, gives the order of all."""
+    line = WaitingLine(aging_s=aging_s, order=RUN_TIME)
+    line.expected_s = {"a": 1.0, "b": 2.5}.get
+    for ticket, (job_type, priority, arrived_s) in enumerate(asked):
+        line.add(_of_type(ticket, job_type, float(arrived_s), priority))
+    for ticket in data.draw(st.sets(st.integers(0, max(0, len(asked) - 1)))) if asked else ():
+        line.remove(ticket)
+    walked: list[int] = []
+    heads = {kind: line.first(kind) for kind in line.kinds()}
+    while heads:
+        kind = min(heads, key=heads.__getitem__)
+        key = heads.pop(kind)
+        walked.append(key[2])
+        following = line.after(kind, line.entry(key[2])[0])
+        if following is not None:
+            heads[kind] = following
+    assert walked == [request.ticket for request in line]
+    assert walked == sorted(walked, key=line.key)

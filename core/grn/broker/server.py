@@ -183,7 +183,7 @@ def _assemble(
         core_map=hostcpu.core_map(),
         jobs_at_once=settings.jobs_at_once,
         provisional_after_s=settings.provisional_after_s,
-        line=WaitingLine(settings.fair_share, settings.aging_s),
+        line=WaitingLine(settings.fair_share, settings.aging_s, settings.order),
         limits=Limits(parse_limits(settings.limits or "")),
         group_wait_s=settings.group_wait_s,
         policies=policies,

@@ -257,6 +257,13 @@ ROWS = (
         attribute="group_wait_s",
     ),
     Row(
+        "order",
+        "arrival",
+        _one_of("order", ("arrival", "run-time")),
+        "arrival|run-time",
+        "which of equal priority goes first: who came first, or who is expected to be over soon",
+    ),
+    Row(
         "limits",
         None,
         _limits,

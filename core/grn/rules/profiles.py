@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, fields
 from itertools import islice
-from math import ceil
+from math import ceil, exp, log
 from typing import TYPE_CHECKING, Any
 
 from grn.rules.estimate import Margin, Profile
@@ -17,6 +17,7 @@ __all__ = ["ProfileBook", "from_record", "to_record"]
 
 _Key = tuple[str, str]
 _LOOKED_AT = 256
+_SHORTEST_S = 0.001
 _FIELDS = frozenset(f.name for f in fields(Profile)) - {"type", "device_model"}
 _PEAK_FIELDS = len(fields(Peak))
 
@@ -175,9 +176,12 @@ class ProfileBook:
         return any(p.runs or p.unmeasured for p in self._of_type(job_type).values())
 
     def expected_s(self, job_type: str) -> float | None:
-        """Return how long a run of the type takes on the average of those that ended well."""
+        """Return how long a run of the type typically takes, of those that ended well.
+
+        That is their geometric mean: one run of a day among minutes does not make all long.
+        """
         ran = [s for profile in self._of_type(job_type).values() for s in profile.durations_s]
-        return sum(ran) / len(ran) if ran else None
+        return exp(sum(log(max(s, _SHORTEST_S)) for s in ran) / len(ran)) if ran else None
 
     def tell_once(self, job_type: str, what: str) -> bool:
         """Return `True` the first time that this is to be said of a type."""

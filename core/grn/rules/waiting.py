@@ -47,7 +47,7 @@ __all__ = [
 ARRIVAL, RUN_TIME = "arrival", "run-time"
 ORDERS = (ARRIVAL, RUN_TIME)
 
-STRETCH = 5.0
+STRETCH = 10.0
 """Shorter jobs may go before one that came up to so many of its own run times earlier."""
 
 Key = tuple[float, float, int]
