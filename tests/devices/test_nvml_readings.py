@@ -301,20 +301,6 @@ def test_a_figure_that_we_may_not_read_is_unknown(new_box: NewBox) -> None:
         assert (reading.state, reading.used_mib, reading.processes) == ("ok", None, ())
 
 
-def test_a_card_tells_how_busy_it_is(new_box: NewBox) -> None:
-    """Percent of the last moment, by card; a slice does not tell."""
-    box = new_box("2x24GiB")
-    box.set(1, util=73)
-    with opened(box) as cards:
-        assert [reading.utilisation for reading in cards.ask()] == [0, 73]
-        box.set(1, util=5)
-        assert cards.ask()[1].utilisation == 5
-    divided = new_box("1x40GiB,mig=0:20GiB+10GiB")
-    with opened(divided) as cards:
-        assert [reading.utilisation for reading in cards.ask()] == [None, None]
-        assert [reading.utilisation for reading in cards.ask()] == [None, None]
-
-
 def test_cards_tell_how_far_they_are_apart(new_box: NewBox) -> None:
     """NVLink is nearest; else the level of what two cards have in common."""
     box = new_box("3x24GiB")

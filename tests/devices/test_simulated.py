@@ -375,8 +375,11 @@ def test_processes_say_how_busy_they_keep_a_device(sim: OpenSim, jobs: Jobs) -> 
     backend = sim("sim:2x8GiB")
     for _ in range(2):
         jobs.holding(backend, "--memory", "1GiB", "--busy", "40")
-    assert [reading.utilisation for reading in backend.read({}, {})] == [80, None]
+    assert [reading.busy.percent for reading in backend.read({}, {}) if reading.busy] == [80, None]
     jobs.holding(backend, "--memory", "1GiB", "--busy", "40")
-    assert backend.read({}, {})[0].utilisation == 100
+    busy = backend.read({}, {})[0].busy
+    assert busy is not None
+    assert busy.percent == 100
+    assert [share for _, share in busy.processes or ()] == [40, 40, 40]
     simfolder.set_device(backend.directory, 1, util=30)
-    assert backend.read({}, {})[1].utilisation == 30
+    assert [r.busy.percent for r in backend.read({}, {}) if r.busy] == [100, 30]

@@ -227,8 +227,8 @@ def test_utilisation_where_the_driver_tells() -> None:
     """As a ratio, of devices and of leases."""
     stage = busy()
     status = stage.status()
-    status["devices"][0]["utilization"] = 75
-    status["leases"][0]["utilization"] = 30
+    status["devices"][0]["utilisation"] = 75
+    status["leases"][0]["utilisation"] = 30
     collector = Collector()
     collector.status(status)
     device = {"device": "0", "uuid": "GPU-0000"}
@@ -322,8 +322,8 @@ def everything() -> Collector:
     stage = busy()
     collector = fed(stage)
     status = stage.status()
-    status["devices"][0]["utilization"] = 75
-    status["leases"][0]["utilization"] = 30
+    status["devices"][0]["utilisation"] = 75
+    status["leases"][0]["utilisation"] = 30
     collector.status({**status, "lost": {"probe": 100}})
     return collector
 

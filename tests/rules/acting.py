@@ -244,8 +244,8 @@ class Stage:
         used = sum(held.values()) + foreign
         if used > device.total_mib:
             self.overruns.append(f"{self.now}: {used} of {device.total_mib} MiB on {uuid}")
-        told = self.utilisation.get(uuid)
-        return ev.Reading(uuid, state, "", used, foreign, held, {}, utilisation=told)
+        told = ev.Busy(self.utilisation.get(uuid), None)
+        return ev.Reading(uuid, state, "", used, foreign, held, {}, busy=told)
 
     def step(self, event: ev.Event) -> list[ev.Effect]:
         """Take one event in, check all promises, and act on the effects."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Backend",
+    "BusyReading",
     "DeviceInfo",
     "DeviceReading",
     "DrivenBackend",
@@ -89,6 +90,17 @@ class HealthReading:
 
 
 @dataclass(frozen=True, slots=True)
+class BusyReading:
+    """How busy a device is. `None`: its driver does not say.
+
+    `percent`: part of the time in which it computed. `processes`: (pid, percent) of those that did.
+    """
+
+    percent: int | None = None
+    processes: tuple[tuple[int, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceReading:
     """One look at one device. `used_mib` leaves out the driver's reserve.
 
@@ -106,8 +118,8 @@ class DeviceReading:
     """Error events since the last reading, oldest first."""
     health: HealthReading | None = None
     """`None`: not asked this time."""
-    utilisation: int | None = None
-    """Percent of the last moment in which any kernel ran there; `None`: the driver does not say."""
+    busy: BusyReading | None = None
+    """`None`: not looked at this time; some seconds lie between two looks."""
 
 
 class Backend(Protocol):

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from grn.devices import simfolder
-from grn.devices.base import DeviceInfo, DeviceReading, HeadroomRule, ProcessUse
+from grn.devices.base import BusyReading, DeviceInfo, DeviceReading, HeadroomRule, ProcessUse
 from grn.devices.rss import RssMeter
 from grn.devices.simsetup import is_locked_by, lock_folder, lock_path, make_folder
 from grn.errors import PathError
@@ -75,8 +75,8 @@ class SimulatedBackend:
         self._keys: tuple[Key, ...] = tuple(device.key for device in found)
         self._cards: dict[int, tuple[Stamp, dict[Key, SimDevice] | str]] = {}
         self._holdings: dict[str, tuple[Stamp, list[Holding]]] = {}
-        self._busy: dict[Key, int] = {}
-        """Percent that processes say they keep a device busy, of those that say so."""
+        self._busy: dict[Key, dict[int, int]] = {}
+        """By device: pid -> percent in which that process says that it keeps it busy."""
         self._seen: tuple[int, int] | None = None
         self._rss = RssMeter()
         self.numbers_differ = ""
@@ -242,7 +242,7 @@ class SimulatedBackend:
             if simfolder.is_current(holding):
                 uses.setdefault(holding.key, []).append(ProcessUse(holding.pid, holding.mib))
                 if holding.busy is not None:
-                    self._busy[holding.key] = self._busy.get(holding.key, 0) + holding.busy
+                    self._busy.setdefault(holding.key, {})[holding.pid] = holding.busy
             elif holding.start is not None:
                 # Named after pid and start time: no later process can have a file of this name.
                 simfolder.discard(os.path.join(self._procs, name))
@@ -314,7 +314,7 @@ def _reading(
     card: dict[Key, SimDevice] | str,
     key: Key,
     uses: Sequence[ProcessUse],
-    busy: int | None,
+    busy: Mapping[int, int] | None,
 ) -> DeviceReading:
     if isinstance(card, str):
         return DeviceReading(uuid, "lost", card)
@@ -329,16 +329,22 @@ def _reading(
     if used is None and device.shows_used:
         used = device.base_mib + sum(use.mib or 0 for use in uses)
     processes = tuple(uses) if device.shows_processes else None
-    if device.utilisation is not None:
-        busy = device.utilisation
     return DeviceReading(
         uuid,
         "ok",
         "",
         used if device.shows_used else None,
         processes,
-        utilisation=None if busy is None else min(busy, 100),
+        busy=_busy(device, busy),
     )
+
+
+def _busy(device: SimDevice, shares: Mapping[int, int] | None) -> BusyReading:
+    """Say how busy a device is, as its record says, or else its processes."""
+    percent = device.utilisation
+    if percent is None and shares is not None:
+        percent = min(100, sum(shares.values()))
+    return BusyReading(percent, None if shares is None else tuple(shares.items()))
 
 
 def _file_stamp(stat: os.stat_result) -> Stamp:

@@ -91,7 +91,7 @@ def _device(found: Gauges, device: Told) -> None:
         _set_mib(found, f"grn_device_memory_{name}bytes", labels, device.get(key))
     booked = device.get("compute_booked")
     _set(found, "grn_device_compute_booked_ratio", labels, _ratio(booked))
-    _set(found, "grn_device_utilization_ratio", labels, _ratio(device.get("utilization")))
+    _set(found, "grn_device_utilization_ratio", labels, _ratio(device.get("utilisation")))
     _set(found, "grn_device_leases", labels, device.get("leases"))
     for state in DeviceState:
         _set(found, "grn_device_state", (*labels, str(state)), device["state"] == state)
@@ -143,7 +143,7 @@ def _lease(found: Gauges, lease: Told, job_type: str, times: Times) -> None:
     for name in ("booked", "measured", "peak"):
         mib = lease[f"{name}_mib"] if on_a_device else None
         _set_mib(found, f"grn_lease_memory_{name}_bytes", labels, mib)
-    _set(found, "grn_lease_utilization_ratio", labels, _ratio(lease.get("utilization")))
+    _set(found, "grn_lease_utilization_ratio", labels, _ratio(lease.get("utilisation")))
     _set(found, "grn_lease_start_time_seconds", labels, times.of("lease", lease["id"]))
 
 

@@ -3,8 +3,8 @@
 Two jobs that each keep a device busy 90 % of the time run on one at half their speed. Memory decides
 whether they may share it; where several devices have room, those are preferred on which the learnt
 shares of all that run there, and the newcomer's, add up to no more than one device can do. Utilisation
-as a driver tells it is the share of time in which *any* kernel ran, so it is learnt only from a lease
-that was alone on its devices, and that of several adds up to at most their sum.
+is a share of time in which a kernel ran: the shares of several jobs add up to at most their sum. Where a
+driver tells it by process it is learnt from any run, else from one that was alone on its devices.
 """
 
 from __future__ import annotations
@@ -29,18 +29,29 @@ _T = TypeVar("_T", bound="Book")
 
 
 def noted(lease: Lease, ledger: Ledger) -> None:
-    """Take in how busy its devices are while the lease is alone on them and uses them."""
+    """Take in how busy the lease keeps its devices, as was just told of one of them.
+
+    Where the driver tells it by process, that is the lease's own; else it is, while the lease is alone.
+    """
     told = 0
     for uuid in lease.uuids:
         book = ledger.by_uuid.get(uuid)
-        if book is None or book.utilisation is None or book.foreign_mib > _A_DISPLAY_MIB:
+        share = None if book is None else _share(book, lease.id)
+        if share is None:
             return
-        if len(book.bookings) > 1 or not book.bookings[lease.id].measured_mib:
-            return
-        told += book.utilisation
-    if lease.uuids:
-        lease.busy_looks += 1
-        lease.busy_percent += told // len(lease.uuids)
+        told += share
+    lease.busy_looks += 1
+    lease.busy_percent += told // len(lease.uuids)
+
+
+def _share(book: Book, lease_id: str) -> int | None:
+    booking = book.bookings[lease_id]
+    if not booking.measured_mib:
+        return None  # it has not begun to use the device
+    if booking.utilisation is not None:
+        return booking.utilisation
+    alone = len(book.bookings) == 1 and book.foreign_mib <= _A_DISPLAY_MIB
+    return book.utilisation if alone else None
 
 
 def learnt_busy(lease: Lease) -> int | None:

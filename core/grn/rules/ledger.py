@@ -69,6 +69,8 @@ class Booking:
     """What others left of the device, as it was last looked at while the lease used it."""
     had_company: bool = False
     """It was not alone while nobody could say: the rise of the total is not only its own."""
+    utilisation: int | None = None
+    """Percent of the time in which its processes computed here, as the driver last said."""
 
     @property
     def counts_mib(self) -> int:
@@ -94,10 +96,10 @@ class Book:
     usage_known: bool = True
     committed_mib: int = 0
     bookings: dict[str, Booking] = field(default_factory=dict)
+    utilisation: int | None = None
+    """Percent of the time in which it computed, as the driver last said."""
     alone: str | None = None
     """The lease that must not share this device: a probe or a whole-device lease."""
-    utilisation: int | None = None
-    """Percent of the last moment in which it was busy; `None`: its driver does not say."""
     ram: Pool | None = None
     """The host's RAM, if the device's memory is part of it."""
 

@@ -38,6 +38,7 @@ def sampled(machine: Machine, event: ev.Sampled) -> list[ev.Effect]:
         if book.state in (DeviceState.LOST, DeviceState.STALE)
     }
     unread.update(r.uuid for r in event.readings if r.state is not DeviceState.OK)
+    looked_at = {reading.uuid for reading in event.readings if reading.busy is not None}
     for lease in list(machine.leases.values()):
         lease.left_over = event.left_over.get(lease.id, ())
         if lease.state is LeaseState.DRAINING:
@@ -51,7 +52,8 @@ def sampled(machine: Machine, event: ev.Sampled) -> list[ev.Effect]:
             lease.had_gap |= event.now - lease.unread_since > _GAP_S
             lease.unread_since = None
         _sum_up(machine, lease)
-        noted(lease, machine.ledger)
+        if not looked_at.isdisjoint(lease.uuids):
+            noted(lease, machine.ledger)
         was = lease.state
         effects += machine.learning.sampled(lease, event.now)
         if lease.state is not was:  # no longer alone: a successor must not restore it so
@@ -73,7 +75,7 @@ def _take(machine: Machine, reading: ev.Reading, now: float) -> list[ev.Effect]:
         return []
     before = (book.state, book.free_mib, book.usage_known)
     effects = _take_health(machine, book, reading, now)
-    book.utilisation = reading.utilisation if reading.state is DeviceState.OK else None
+    _take_use(book, reading)
     if reading.state is DeviceState.OK:
         book.usage_known = reading.used_mib is not None
         book.strangers = reading.strangers
@@ -157,6 +159,19 @@ def _take_health(machine: Machine, book: Book, reading: ev.Reading, now: float) 
         lease = machine.leases[lease_id]
         lease.xids = (*lease.xids, *faults)[-_XIDS_KEPT:]
     return effects
+
+
+def _take_use(book: Book, reading: ev.Reading) -> None:
+    """Take in how busy the device is, if that was looked at."""
+    if reading.state is not DeviceState.OK:
+        book.utilisation = None
+        for booking in book.bookings.values():
+            booking.utilisation = None
+    elif reading.busy is not None:
+        book.utilisation = reading.busy.percent
+        known = reading.busy.leases
+        for lease_id, booking in book.bookings.items():
+            booking.utilisation = None if known is None else known.get(lease_id, 0)
 
 
 def trusted(machine: Machine, event: ev.Trusted) -> list[ev.Effect]:
