@@ -67,7 +67,7 @@ class Historian:
         self._timer: asyncio.TimerHandle | None = None
         self._minutes = Minutes()
         self._lost: dict[str, int] = {}
-        self._lost_s = 0.0
+        self._lost_s = -_LOST_EVERY_S
         self._failed = ""
         self._dropped = 0
         self._answer: Future[JournalError | None] | None = None
@@ -126,7 +126,9 @@ class Historian:
 
     def looked(self, now: float, at: float) -> None:
         """Take in how the books are after a look at the devices."""
-        if now - self._lost_s >= _LOST_EVERY_S or not len(self._machine.line):
+        if not len(self._machine.line):
+            self._lost, self._lost_s = {}, -_LOST_EVERY_S
+        elif now - self._lost_s >= _LOST_EVERY_S:
             self._lost, self._lost_s = lost_now(self._machine), now
         told = self._minutes.look(at, held_now(self._machine.ledger.books), self._lost)
         self._told(told)

@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS lease (
     exit_code INTEGER,
     signal INTEGER,
     peak_mib INTEGER,
-    source TEXT,                      -- accounting, reported, sampled, device-delta
+    source TEXT,                      -- accounting, in-process, sampled, device-delta
     cpu_s REAL,                       -- user and system time of its processes
     rss_mib INTEGER,                  -- the largest resident memory of one of its processes
     curve TEXT                        -- JSON: MiB at ten equal steps of its run, then the maximum

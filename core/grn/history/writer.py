@@ -138,6 +138,7 @@ class HistoryWriter:
         self._db: sqlite3.Connection | None = None
         self._set_aside_as: list[str] = []
         self._looked_at = 0.0
+        self._shrinks = False
 
     @property
     def problem(self) -> str:
@@ -159,8 +160,16 @@ class HistoryWriter:
         now = self._clock()
         if now - self._looked_at >= _LOOK_EVERY_S or now < self._looked_at:
             self._looked_at = now
+            self._keep_within_bounds()
+
+    def _keep_within_bounds(self) -> None:
+        try:
             if self._run(self._forget):
                 self._looked_at = 0.0  # there is more: go on with the next write
+            if self._shrinks:
+                self._run(_shrink)
+        except JournalError as error:  # what was to be written is written: no reason to try again
+            log.warning("history-not-trimmed reason=%r", str(error))
 
     def close(self) -> None:
         """Close the file."""
@@ -246,8 +255,7 @@ class HistoryWriter:
         gone = self._forget_old(db)
         if self._size_mib(db) > self._mib:
             gone = max(gone, self._forget_first(db))
-        if gone:
-            db.execute("PRAGMA incremental_vacuum")
+        self._shrinks = gone > 0
         return gone >= _A_PART
 
     def _forget_old(self, db: sqlite3.Connection) -> int:
@@ -296,6 +304,12 @@ def _write(db: sqlite3.Connection, batch: Batch) -> bool:
     ):
         if rows:
             db.executemany(query, rows)
+    return True
+
+
+def _shrink(db: sqlite3.Connection) -> bool:
+    """Give pages that are free back. `execute` would take one step, which is one page."""
+    db.executescript("PRAGMA incremental_vacuum")
     return True
 
 
