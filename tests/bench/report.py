@@ -57,7 +57,7 @@ def measure(*, quick: bool) -> list[Figure]:
 def _opened(page: str, about: str, *, rounds: int) -> Figure:
     path, what = chromium(), "open the page"
     try:
-        from playwright.sync_api import sync_playwright  # noqa: PLC0415 - may be missing
+        from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
         path = None
     if path is None:

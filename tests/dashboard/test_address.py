@@ -16,7 +16,7 @@ from grn.rules.address import is_loopback, may_be_called, parse_address, url
         (":80", "", 80),
         ("localhost:0", "localhost", 0),
         ("[::1]:65535", "::1", 65535),
-        ("0.0.0.0:1", "0.0.0.0", 1),
+        ("0.0.0.0:1", "0.0.0.0", 1),  # noqa: S104 - a text
     ],
 )
 def test_addresses_that_can_be_read(text: str, host: str, port: int) -> None:
@@ -49,7 +49,7 @@ def test_addresses_that_cannot(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("host", "alone"),
-    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),  # noqa: S104 - a text
      ("::", False), ("192.168.1.5", False)],
 )  # fmt: skip
 def test_loopback(host: str, alone: bool) -> None:  # noqa: FBT001 - a case of a test

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grn.dashboard.feed import MOST_PAGES, Feed, Full, message
+from grn.dashboard.feed import MOST_PAGES, Feed, FullError, message
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Observers:
@@ -83,7 +85,7 @@ def test_pages_are_bounded() -> None:
     """So many and no more; one that closes makes room."""
     feed, _ = _feed()
     pages = [feed.join() for _ in range(MOST_PAGES)]
-    with pytest.raises(Full):
+    with pytest.raises(FullError):
         feed.join()
     feed.leave(pages[0])
     feed.join()
@@ -96,5 +98,5 @@ def test_the_end_reaches_every_page() -> None:
     feed.close()
     assert [page.get_nowait() for page in pages] == [None] * 3
     assert observers.looking == []
-    with pytest.raises(Full):
+    with pytest.raises(FullError):
         feed.join()

@@ -80,7 +80,7 @@ def test_pointing_at_a_block_that_grows(
 
 
 def test_page_comes_back_with_the_broker(
-    browser: Browser, new_board: NewBoard, new_env: NewBoard, address_of: AddressOf
+    browser: Browser, new_board: NewBoard, address_of: AddressOf
 ) -> None:
     """Without a broker the page says so; the next one at its address is found, with what ran before."""
     env = new_board("sim:1x10000MiB")

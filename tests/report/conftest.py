@@ -13,7 +13,6 @@ from tests.report.madehistory import START, make_history
 from tests.report.pages import Made, make_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["browser", "screens"]
@@ -29,12 +28,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A history of 300 leases on four devices, and the page of it."""
     folder = tmp_path_factory.mktemp("made")
     path = str(folder / FILE_NAME)
     last = make_history(path, 300)
-    yield make_page(path, str(folder / "report.html"), START - 60, last + 60)
+    return make_page(path, str(folder / "report.html"), START - 60, last + 60)
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,7 +13,9 @@ from grn.report.data import device_list
 from grn.report.source import HistoryFile
 from grn.report.trace import trace
 from tests.report.madehistory import START, lease_row
-from tests.report.pages import Made
+
+if TYPE_CHECKING:
+    from tests.report.pages import Made
 
 Event = dict[str, Any]
 
@@ -72,7 +75,7 @@ def test_slices_of_a_lane_follow_one_another(told: dict[str, Any]) -> None:
         lanes[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
     for spans in lanes.values():
         spans.sort()
-        assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     named = {(e["pid"], e["tid"]) for e in _of(told, "M") if e["name"] == "thread_name"}
     assert set(lanes) <= named
 

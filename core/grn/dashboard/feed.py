@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from grn.broker.observers import Observers
 
-__all__ = ["MOST_PAGES", "Feed", "Full", "message"]
+__all__ = ["MOST_PAGES", "Feed", "FullError", "message"]
 
 MOST_PAGES = 32
 _EVERY_S = 1.0
@@ -29,7 +29,7 @@ _SHOWN = frozenset({"granted", "ended", "freed", "learnt"})
 """The events that a page draws; all else it sees in the state of the books."""
 
 
-class Full(Exception):
+class FullError(Exception):
     """As many pages are open as can be."""
 
 
@@ -54,7 +54,7 @@ class Feed:
             Full: too many pages are open, or the broker is leaving.
         """
         if self._closed or len(self._pages) >= MOST_PAGES:
-            raise Full
+            raise FullError
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(_QUEUED)
         self._pages.add(queue)
         if len(self._pages) == 1:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from grn.dashboard.feed import Feed, Full, message
+from grn.dashboard.feed import Feed, FullError, message
 from grn.dashboard.snapshot import empty, snapshot
 from grn.errors import GrnError
 from grn.report.data import Maker
@@ -122,7 +122,7 @@ class Dashboard:
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         try:
             queue = self.feed.join()
-        except Full:
+        except FullError:
             return web.Response(status=503, text="too many pages are open\n")
         try:
             response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})

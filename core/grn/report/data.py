@@ -180,7 +180,7 @@ def _ms(seconds: float | None) -> int | None:
 def _between(lease: Mapping[str, Any], first: str, last: str) -> int | None:
     if lease[first] is None or lease[last] is None:
         return None
-    return max(0, round((lease[last] - lease[first]) * _SECOND_MS))
+    return max(0, round(float(lease[last] - lease[first]) * _SECOND_MS))
 
 
 def _curve(text: str | None) -> list[int | None] | None:

@@ -37,6 +37,9 @@ class HistoryFile(History):
         JournalError: it cannot be read, or a newer GRN made it.
     """
 
+    def __enter__(self) -> HistoryFile:  # noqa: PYI034 - as its base has it
+        return self
+
     def _all(self, query: str, values: dict[str, object]) -> list[tuple[Any, ...]]:
         if not self.begun:
             return []

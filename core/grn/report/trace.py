@@ -159,7 +159,7 @@ def _steps(lease: Mapping[str, Any]) -> list[int]:
 
 def _end(lease: Mapping[str, Any], now: float) -> float:
     ends = (lease["freed_at"], lease["ended_at"])
-    return next((end for end in ends if end is not None), max(now, lease["granted_at"]))
+    return float(next((end for end in ends if end is not None), max(now, lease["granted_at"])))
 
 
 def _us(at: float, base: float) -> int:
