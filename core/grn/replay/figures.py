@@ -51,6 +51,7 @@ class Gauges:
         self._on = [0] * devices
         self._free = [device_mib] * devices
         self._lost = [self._unusable(device_mib)] * devices
+        self._stale = [False] * devices
         self._now = 0.0
         self.used_mib_s = self.busy_s = self.compute_s = 0.0
         self.fragments_s = self.waited_s = 0.0
@@ -75,6 +76,7 @@ class Gauges:
         self.compute_s += passed * self._compute_sum
         if self.waiting:
             self.waited_s += passed
+            self._look_up()
             free = sum(self._free)
             if free > 0:
                 self.fragments_s += passed * sum(self._lost) / free
@@ -108,12 +110,24 @@ class Gauges:
             self._settle(device, self._wanted[device])
 
     def _settle(self, device: int, wanted: float) -> None:
-        self._compute_sum += min(1.0, wanted) - min(1.0, self._wanted[device])
-        self._wanted[device] = wanted
-        free = max(0, self._mib - max(self._booked[device], self._used[device]))
-        if free != self._free[device]:
-            self._free[device] = free
-            self._lost[device] = self._unusable(free)
+        before = self._wanted[device]
+        if wanted != before:
+            full = 1.0
+            self._compute_sum += (wanted if wanted < full else full) - (
+                before if before < full else full
+            )
+            self._wanted[device] = wanted
+        self._stale[device] = True
+
+    def _look_up(self) -> None:
+        """Reckon what is free; that is asked for only while somebody waits."""
+        for device, stale in enumerate(self._stale):
+            if stale:
+                free = max(0, self._mib - max(self._booked[device], self._used[device]))
+                if free != self._free[device]:
+                    self._free[device] = free
+                    self._lost[device] = self._unusable(free)
+                self._stale[device] = False
 
 
 @dataclass(frozen=True, slots=True)

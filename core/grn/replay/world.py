@@ -134,7 +134,12 @@ class World:
         self._gauges.until(at)
         while events and events[0][0] == at:
             _, _, kind, job, version = heappop(events)
-            if version == (job.version if kind == END else job.ooms):
+            if kind == END:
+                if version == job.version:
+                    job.ended_s = at
+                    self._scheduler.ended(job, at)
+                    self._leave(job, at)
+            elif version == job.ooms:
                 self._happened(kind, job, at)
         return at
 
@@ -157,11 +162,7 @@ class World:
     # -- what happens ---------------------------------------------------------------------------
 
     def _happened(self, kind: int, job: Job, now: float) -> None:
-        if kind == END:
-            job.ended_s = now
-            self._scheduler.ended(job, now)
-            self._leave(job, now)
-        elif kind == GROWN:
+        if kind == GROWN:
             self._grow(job, now)
         elif kind == LOOK and job.at:
             before = job.booked_mib
@@ -186,9 +187,13 @@ class World:
             self._gauges.joined(device, mib, self._wanted[device])
         if slower:
             self._pace(where, now)
+        events, number, took_s = self._events, self._number, job.duration_s
         if job.speed == 1.0:
-            self._push(now + job.duration_s, END, job)
-        self._push(now + min(self.options.ramp_s, job.duration_s / 2), GROWN, job)
+            heappush(events, (now + took_s, number, END, job, job.version))
+        ramp_s = self.options.ramp_s
+        grown_s = now + (ramp_s if ramp_s < took_s / 2 else took_s / 2)
+        heappush(events, (grown_s, number + 1, GROWN, job, job.ooms))
+        self._number = number + 2
 
     def _leave(self, job: Job, now: float) -> None:
         where, job.at = job.at, ()
@@ -226,7 +231,7 @@ class World:
 
     def _grow(self, job: Job, now: float) -> None:
         peak, most = job.peak_mib, self.options.device_mib
-        left = min(most - self.used_mib[device] for device in job.at)
+        left = most - max([self.used_mib[device] for device in job.at])
         if peak > left:
             self._die(job, now, left)
             return

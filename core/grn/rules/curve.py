@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import ceil, log2
 
 __all__ = [
+    "LEAST_READINGS",
     "QUANTILES",
     "STEPS",
     "has_cycles",
@@ -30,7 +31,8 @@ STEPS = 10
 _SIMILAR = 0.05
 _DIP = 0.10
 _CYCLES = 3
-_LEAST_READINGS = 3
+LEAST_READINGS = 3
+"""Fewer do not tell what a curve looks like."""
 _PREALLOCATED_SHARE = 0.70
 _BOOT_S = 1.0
 """From the first memory (a context) to what a framework takes at once."""
@@ -75,6 +77,9 @@ def quantiles(curve: Curve, ended_s: float, *, top_mib: int) -> list[int]:
     """
     if not curve:
         return []
+    if len(curve) == 1:
+        mib = curve[0][1]
+        return [*[mib] * (len(QUANTILES) - 1), max(top_mib, mib)]
     held = _weighed(curve, ended_s)
     total = sum(weight for _, weight in held)
     found: list[int] = []
@@ -126,11 +131,13 @@ def is_preallocation(curve: Curve, total_mib: int) -> bool:
     A context comes a moment before what a framework takes; what shrinks, grows on or comes later is
     a job's own need.
     """
+    if len(curve) < LEAST_READINGS:
+        return False
     held = [reading for reading in curve if reading[1] > 0]
     large = (i for i, (_, mib) in enumerate(held) if is_large(mib, total_mib))
     first = next(large, len(held))
     taken = [mib for _, mib in held[first:]]
-    if len(taken) < _LEAST_READINGS or held[first][0] - held[0][0] > _BOOT_S:
+    if len(taken) < LEAST_READINGS or held[first][0] - held[0][0] > _BOOT_S:
         return False
     return min(taken) >= taken[0] * (1 - _SIMILAR) and max(taken) <= taken[0] * (1 + _SIMILAR)
 

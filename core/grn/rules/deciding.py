@@ -74,11 +74,13 @@ class Decider:
 
     def decide(self, now: float, leases: Iterable[Lease], *, one_by_one: bool = False) -> None:
         """Look at all that wait. `one_by_one`: at each by itself, not at the first of each kind."""
-        self._begin(now, leases)
         old = self.reservation
         self.reservation = None
         if not len(self._line):
+            self._profiles.touched.clear()
+            self.reached.clear()
             return
+        self._begin(now, leases)
         self._screen = None
         owns = self._own if one_by_one else None
         one_by_one = one_by_one or self._line.takes_turns
@@ -195,7 +197,8 @@ class Decider:
             if kind.fresh and line.by_run_time:
                 line.reckon(kind)
             entries.append((line.key(ticket), request, kind))
-        entries.sort(key=lambda entry: entry[0])
+        if len(entries) > 1:
+            entries.sort(key=_key)
         head = self.reservation
         if head is not None and (head.ticket not in line or entries[0][0] < line.key(head.ticket)):
             return False
@@ -217,3 +220,7 @@ class Decider:
     def _look_up(self, kind: Kind) -> None:
         self._line.reckon(kind)
         look_up(kind, self._placer)
+
+
+def _key(entry: tuple[Key, Request, Kind]) -> Key:
+    return entry[0]

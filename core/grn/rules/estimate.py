@@ -131,13 +131,17 @@ class Profile:
         """Return what to book for the next run; `None` while the type is unknown."""
         if not self.known:
             return None
-        candidates = [self.set_mib or 0, self.bump_mib or 0]
-        measured = max([*self.peaks, self.raised_mib])
-        if measured > (self.set_mib or 0):
-            candidates.append(margin.on(measured))
+        stated = self.set_mib or 0
+        measured = self.raised_mib
+        for peak in self.window:
+            if peak.mib > measured:
+                measured = peak.mib
+        found = max(stated, self.bump_mib or 0)
+        if measured > stated:
+            found = max(found, margin.on(measured))
         if not self.window and self.provisional_mib is not None:
-            candidates.append(margin.on(ceil(self.provisional_mib * PROVISIONAL_FACTOR)))
-        return max(candidates)
+            found = max(found, margin.on(ceil(self.provisional_mib * PROVISIONAL_FACTOR)))
+        return found
 
     def succeeded(
         self,

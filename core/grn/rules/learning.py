@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from grn.errors import UsageError
 from grn.rules import events as ev
-from grn.rules.curve import has_cycles, is_large, is_preallocation, quantiles, remember
+from grn.rules.curve import LEAST_READINGS, has_cycles, is_large, is_preallocation, quantiles, remember
 from grn.rules.estimate import FAILURES_SAID, bumped
 from grn.rules.interference import learnt_busy
 from grn.rules.model import LeaseState
@@ -46,11 +46,12 @@ class Learning:
         """Take in what the lease's processes hold now; the books already know it."""
         if not lease.uuids or lease.unseen:
             return []
-        held = max(self._measured(lease, uuid) for uuid in lease.uuids)
+        held = max([self._measured(lease, uuid) for uuid in lease.uuids])
         if lease.started_s is not None or held:
             lease.samples += 1
         new_peak = held > lease.peak_mib
-        lease.peak_mib = max(lease.peak_mib, held)
+        if new_peak:
+            lease.peak_mib = held
         probe = lease.state is LeaseState.PROBE
         limit = _OF_A_PROBE if probe else _OF_OTHERS
         remember(lease.history, now, held, limit=limit, changes_only=not probe)
@@ -229,6 +230,8 @@ class Learning:
 
     def _note_preallocation(self, lease: Lease, profile: Profile, peak: Peak) -> list[str]:
         """Flag a peak that looks like a framework's habit; say so once."""
+        if len(lease.history) < LEAST_READINGS and not profile.preallocated:
+            return []  # not enough was seen to tell
         total = min((device.total_mib for device in self._devices(lease)), default=0)
         flagged = is_preallocation(lease.history, total)
         profile.preallocated = flagged or (profile.preallocated and is_large(peak.mib, total))

@@ -200,7 +200,7 @@ class Ledger:
             InvariantError: if that would break a promise of the books.
         """
         books = [self.by_uuid[uuid] for uuid in uuids]
-        if len(set(uuids)) != len(uuids) or mib < 0:
+        if (len(uuids) > 1 and len(set(uuids)) != len(uuids)) or mib < 0:
             raise InvariantError(f"lease {lease}: devices {uuids}, {mib} MiB")
         for book in books:
             if lease in book.bookings or book.alone or (alone and book.bookings):
@@ -213,7 +213,8 @@ class Ledger:
             book.bookings[lease] = Booking(mib, compute=compute or 0)
             book.committed_mib += mib
             book.alone = lease if alone else None
-        self._pool(lease, cpus or 0, ram_mib or 0, mib * sum(b.ram is not None for b in books))
+        on_ram = sum([book.ram is not None for book in books])
+        self._pool(lease, cpus or 0, ram_mib or 0, mib * on_ram)
 
     def _pool(self, lease: str, cpus: int, ram_mib: int, on_devices_mib: int) -> None:
         self._pooled[lease] = _Pooled(cpus, ram_mib, on_devices_mib)
@@ -298,9 +299,10 @@ class Ledger:
         """Note what a lease's processes hold on a device now."""
         book = self.by_uuid[uuid]
         booking = book.bookings[lease]
-        book.committed_mib -= booking.counts_mib
+        booked, before = booking.booked_mib, booking.measured_mib
         booking.measured_mib = mib
-        book.committed_mib += booking.counts_mib
+        if mib > booked or before > booked:
+            book.committed_mib += max(booked, mib) - max(booked, before)
 
     def release_pools(self, lease: str) -> None:
         """Give CPUs and RAM back; a lease that drains keeps device memory only."""

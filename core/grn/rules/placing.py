@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_ROOM", "Need", "Placement", "Placer", "Waits"]
 
+_NEEDS_KEPT = 4096
 _LEAST_ROOM_FOR_ALONE = 2
 """A probe or whole-device lease wants a device of which others hold at most one half."""
 
@@ -86,6 +87,7 @@ class Placer:
         self._ledger = ledger
         self._profiles = profiles
         self._leases = leases
+        self._needs: dict[int, Need] = {}
         self.now = 0.0
         """When it is decided, on the clock of the leases: who may end before whom depends on it."""
         self.renew(note)
@@ -131,13 +133,25 @@ class Placer:
         if request.memory_mib is not None:
             # A declared size below a peak that was seen would take its neighbours' memory.
             seen = self._profiles.peak_mib(request.type, model) or 0
-            return Need(max(request.memory_mib, seen), alone=False, probe=False)
+            return self._shared(max(request.memory_mib, seen))
+        settled = self._profiles.settled_mib(request.type, model)
+        if settled is not None:
+            return self._shared(settled)
         learnt = self._profiles.estimate_mib(request.type, model, factor=OTHER_MODEL_FACTOR)
         if learnt is None:
             return self._unknown(request.type)
         if self._profiles.ooms(request.type, model) >= ALONE_AFTER_OOMS:
             return Need(None, alone=True, probe=False)
-        return Need(learnt, alone=False, probe=False)
+        return self._shared(learnt)
+
+    def _shared(self, mib: int) -> Need:
+        """Return what a job takes that shares its device; most are asked for again and again."""
+        need = self._needs.get(mib)
+        if need is None:
+            if len(self._needs) >= _NEEDS_KEPT:
+                self._needs.clear()
+            need = self._needs[mib] = Need(mib, alone=False, probe=False)
+        return need
 
     def _unknown(self, job_type: str) -> Need:
         if self._profiles.runs_unmeasured(job_type):
@@ -157,7 +171,7 @@ class Placer:
 
         A refusal says why, unless it need not be `in_words`.
         """
-        waits = self._pools_wait(request, head)
+        waits = self._pools_wait(request, head) if request.cpus or request.ram_mib else None
         if waits:
             return waits
         if not request.gpus:

@@ -128,21 +128,22 @@ class ProfileBook:
 
     def estimate_mib(self, job_type: str, model: str, *, factor: float) -> int | None:
         """Return what to book on this model; what another model taught gets `factor` on top."""
-        found = self._estimates.get((job_type, model))
-        if found is not None:
-            return found
         models = self._of_type(job_type)
         if not models:
             return None
         own = models.get(model)
         if own is not None and own.known:
             found = own.estimate_mib(self.margin)
-            if found is not None:
+            if found is not None and not own.ooms:
                 self._estimates[job_type, model] = found
             return found
         others = [p.estimate_mib(self.margin) for p in models.values() if p.known]
         known = [mib for mib in others if mib is not None]
         return ceil(max(known) * factor) if known else None
+
+    def settled_mib(self, job_type: str, model: str) -> int | None:
+        """Return the estimate if it is at hand, from this very model, and was never too small."""
+        return self._estimates.get((job_type, model))
 
     def peak_mib(self, job_type: str, model: str) -> int | None:
         """Return the largest peak of a settled profile on this model."""
