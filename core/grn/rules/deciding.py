@@ -18,7 +18,7 @@ from grn.rules.placing import NO_ROOM, Placement, Placer, Waits
 from grn.rules.screening import Screen, look_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from grn.rules.fairness import Limits
     from grn.rules.ledger import Ledger
@@ -184,21 +184,14 @@ class Decider:
 
     # -- newcomers ------------------------------------------------------------------------------
 
-    def decide_newcomers(self, now: float, tickets: Iterable[int]) -> bool:
+    def decide_newcomers(self, now: float, tickets: Collection[int]) -> bool:
         """Look at these alone; tell whether that will do, or all must be looked at."""
         line = self._line
         if line.takes_turns or self._profiles.touched or self._limits.given:
             return False
-        entries: list[tuple[Key, Request, Kind]] = []
-        for ticket in tickets:
-            if ticket in self._groups:
-                return False
-            request, kind = line.entry(ticket)
-            if kind.fresh and line.by_run_time:
-                line.reckon(kind)
-            entries.append((line.key(ticket), request, kind))
-        if len(entries) > 1:
-            entries.sort(key=_key)
+        if any(ticket in self._groups for ticket in tickets):
+            return False
+        entries = self._entries(tickets)
         head = self.reservation
         if head is not None and (head.ticket not in line or entries[0][0] < line.key(head.ticket)):
             return False
@@ -216,6 +209,18 @@ class Decider:
             if self.reservation is None and verdict.for_room:
                 self.reservation = self._placer.reserve(request, None)
         return True
+
+    def _entries(self, tickets: Iterable[int]) -> list[tuple[Key, Request, Kind]]:
+        """Return newcomers with their keys and kinds, in the line's order."""
+        line = self._line
+        entries: list[tuple[Key, Request, Kind]] = []
+        for ticket in tickets:
+            request, kind = line.entry(ticket)
+            if kind.fresh and line.by_run_time:
+                line.reckon(kind)
+            entries.append((line.key(ticket), request, kind))
+        entries.sort(key=lambda entry: entry[0])
+        return entries
 
     def _look_up(self, kind: Kind) -> None:
         self._line.reckon(kind)
