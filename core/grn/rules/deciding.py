@@ -219,7 +219,8 @@ class Decider:
             if kind.fresh and line.by_run_time:
                 line.reckon(kind)
             entries.append((line.key(ticket), request, kind))
-        entries.sort(key=lambda entry: entry[0])
+        if len(entries) > 1:
+            entries.sort(key=_key)
         return entries
 
     def _look_up(self, kind: Kind) -> None:
