@@ -188,6 +188,7 @@ _SERVE = (
     "from prefect.task_worker import serve; from tests.prefect.poolflow import served;"
     " serve(served, limit=None)"
 )
+_TALKS = {"PREFECT_LOGGING_LEVEL": "INFO"}
 
 
 @pytest.mark.usefixtures("prefect_here")
@@ -201,11 +202,13 @@ def test_a_process_that_serves_tasks(
     with open(tmp_path / "log", "ab") as log:
         worker = env.popen(
             [sys.executable, "-c", _SERVE],
-            env={**env.environ, **server.environ, "PYTHONPATH": ROOT},
+            env={**env.environ, **server.environ, "PYTHONPATH": ROOT, **_TALKS},
             stdout=log,
             stderr=log,
             cwd=ROOT,
         )
+    # What is sent before may be lost with older clients.
+    eventually(lambda: "Subscribing to runs" in (tmp_path / "log").read_text(), _LONG_S)
 
     def held() -> list[int]:
         return [int(path.name.split(".")[1]) for path in tmp_path.glob("mark.*")]
