@@ -123,6 +123,33 @@ def test_nothing_can_be_changed(new_board: NewBoard, address_of: AddressOf) -> N
     assert _ask(address, "/nothing")[0] == 404
 
 
+def test_metrics_count_from_the_start(new_board: NewBoard, address_of: AddressOf) -> None:
+    """`/metrics` has gauges of now and counters of all that was since the broker's start."""
+    parser = pytest.importorskip(
+        "prometheus_client.parser", reason="pip install 'grn-plugins[metrics]'"
+    )
+    env = new_board()
+    talker = env.talker()
+    talker.release(talker.acquire("a", memory_mib=4000))
+    talker.acquire("a", memory_mib=4000)
+
+    def told() -> dict[str, float]:
+        status, headers, body = _ask(address_of(env), "/metrics")
+        assert (status, headers["Content-Type"].split(";")[0]) == (200, "text/plain")
+        families = parser.text_string_to_metric_families(body.decode())
+        samples = [sample for family in families for sample in family.samples]
+        return {
+            sample.name: sum(s.value for s in samples if s.name == sample.name)
+            for sample in samples
+        }
+
+    found = eventually(lambda: (now := told()).get("grn_grants_total") == 2 and now)
+    assert isinstance(found, dict)
+    assert found["grn_ends_total"] == 1
+    assert found["grn_device_memory_booked_bytes"] == 4000 * 2**20
+    assert found["grn_broker_start_time_seconds"] > 0
+
+
 def test_stream_tells_the_state_and_what_happens(
     new_board: NewBoard, address_of: AddressOf, stream: Callable[[str], Stream]
 ) -> None:
@@ -248,6 +275,23 @@ def test_missing_package_is_told_with_the_cure(new_env: NewBoard, tmp_path: Path
     (folder / "sitecustomize.py").write_text("import sys\nsys.modules['aiohttp'] = None\n")
     said = _refused(new_env(start=False), "--http", "0", PYTHONPATH=os.fspath(folder))
     assert "pip install 'grn-plugins[dashboard]'" in said
+
+
+def test_missing_metrics_are_told_with_the_cure(
+    new_env: NewBoard, address_of: AddressOf, tmp_path: Path
+) -> None:
+    """Without the client library of Prometheus, the page is served and `/metrics` names the cure."""
+    folder = tmp_path / "without"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['prometheus_client'] = None\n"
+    )
+    env = new_env(start=False, http="127.0.0.1:0")
+    env.environ["PYTHONPATH"] = os.fspath(folder)
+    env.start()
+    status, _, body = _ask(address_of(env), "/metrics")
+    assert (status, b"pip install 'grn-plugins[metrics]'" in body) == (501, True)
+    assert _ask(address_of(env), "/healthz")[0] == 200
 
 
 def test_bad_address_is_told(new_env: NewBoard) -> None:

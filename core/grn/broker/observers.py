@@ -244,8 +244,8 @@ class Observers:
             kept.insert(0, {**gap, **gap_event(missed)})
         return missed, kept
 
-    def listen(self, inside: Inside, every_s: float) -> None:
-        """Tell somebody within the broker from now on what happens, and soon what is."""
+    def listen(self, inside: Inside, every_s: float | None) -> None:
+        """Tell somebody within the broker from now on what happens, and what is, unless None."""
         self.tell()
         self._watchers[inside] = _Watcher(None, 0, events=True, every_s=every_s, inside=inside)
         self._plan_status()

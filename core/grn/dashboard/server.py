@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from grn.broker.core import BrokerCore
+    from grn.dashboard.figures import Figures
     from grn.settings import Settings
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -44,7 +45,6 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "frame-ancestors 'none'",
 }
-_PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 log = logging.getLogger("grn.broker")
 
 
@@ -57,6 +57,7 @@ class Dashboard:
         self._names = names
         self._host = socket.gethostname()
         self.feed = Feed(core.observers)
+        self._figures = _figures(core)
         self.url = ""
         app = web.Application(middlewares=[self._guarded], client_max_size=1)
         app.router.add_get("/", self._page)
@@ -167,9 +168,18 @@ class Dashboard:
         return web.json_response(told, status=503 if problem else 200)
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        try:
-            from grn.metrics import text  # noqa: PLC0415 - an extra
-        except ModuleNotFoundError:
+        figures = self._figures
+        if figures is None:
             said = "metrics need another package: pip install 'grn-plugins[metrics]'\n"
             return web.Response(status=501, text=said)
-        return web.Response(body=text(), headers={"Content-Type": _PLAIN})
+        return web.Response(body=figures.text(), headers={"Content-Type": figures.content_type})
+
+
+def _figures(core: BrokerCore) -> Figures | None:
+    """Begin to count, if there is what it takes."""
+    try:
+        from grn.dashboard.figures import Figures  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        log.info("no-metrics missing=%s", error.name)
+        return None
+    return Figures(core)
