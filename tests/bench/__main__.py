@@ -17,6 +17,7 @@ from tests.bench import (
     doit,
     driver,
     handover,
+    history,
     lease,
     prefect,
     queue,
@@ -53,6 +54,7 @@ MEASURES: dict[str, Measure] = {
     "driver": driver.measure,
     "snakemake": snakemake.measure,
     "queue": queue.measure,
+    "history": history.measure,
     "doit": doit.measure,
     "prefect": prefect.measure,
 }

@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from grn.cli.table import Table, format_seconds, print_tables, shortened
+from grn.cli.names import fitted, job_name
+from grn.cli.table import Table, format_seconds, print_tables
 from grn.client import Client
 from grn.rules.units import format_mib
 from grn.settings import load
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _NAME_IN_A_SENTENCE = 40
-_LEAST_OF_A_TYPE = 24
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,13 +61,13 @@ def tables(status: Mapping[str, Any]) -> list[Table]:
             "leases",
             ("lease", "state", "on", ">booked", ">measured", ">peak", ">pid", "job"),
             [_lease_row(lease, index) for lease in status["leases"]],
-            shorten=_fitted,
+            shorten=fitted,
         ),
         Table(
             "waiting",
             (">since", "job and reason"),
             [_waiter_row(waiter) for waiter in status["waiters"]],
-            shorten=_fitted,
+            shorten=fitted,
         ),
     ]
 
@@ -89,7 +89,7 @@ def notes(status: Mapping[str, Any]) -> list[str]:
             found.append(f"lease {lease['id']}: {extras}")
         if lease["left_over"]:
             pids = ", ".join(map(str, lease["left_over"]))
-            name = _fitted(_job(lease), _NAME_IN_A_SENTENCE)
+            name = fitted(job_name(lease), _NAME_IN_A_SENTENCE)
             found.append(f"left over by lease {lease['id']} ({name}): process {pids}")
     return found + [f"warning: {text}" for text in status["warnings"]]
 
@@ -128,35 +128,12 @@ def _lease_row(lease: Mapping[str, Any], index: Mapping[str, str]) -> list[str]:
         on,
         *map(_size, sizes),
         str(lease["pid"]),
-        _job(lease),
+        job_name(lease),
     ]
 
 
 def _waiter_row(waiter: Mapping[str, Any]) -> list[str]:
-    return [format_seconds(waiter["since_s"]), f"{_job(waiter)}\n{waiter['reason']}"]
-
-
-def _job(entry: Mapping[str, Any]) -> str:
-    """Name a job by its label and its type; a label that is the type cut short says nothing more.
-
-    Of the program that a type begins with, people know the name; the JSON has its folder as well.
-    """
-    label, kind = str(entry["label"]), _without_folder(str(entry["type"]))
-    begins_as = _without_folder(label).removesuffix("..")
-    return kind if kind.startswith(begins_as) else f"{label} ({kind})"
-
-
-def _fitted(name: str, room: int) -> str:
-    """Make a job's name fit: its label goes before its type, of which a few letters tell nothing."""
-    label, there, _ = name.partition(" (")
-    if there and len(name) > room and room - len(label) < _LEAST_OF_A_TYPE:
-        return shortened(label, room)
-    return shortened(name, room)
-
-
-def _without_folder(command: str) -> str:
-    program, blank, rest = command.partition(" ")
-    return f"{program.rpartition('/')[2]}{blank}{rest}"
+    return [format_seconds(waiter["since_s"]), f"{job_name(waiter)}\n{waiter['reason']}"]
 
 
 def _size(mib: int | None) -> str:
