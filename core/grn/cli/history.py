@@ -13,7 +13,6 @@ import json
 import sys
 import time
 
-from grn.cli.historyshow import show
 from grn.cli.names import fitted, job_name
 from grn.cli.table import Table, format_seconds, print_tables
 from grn.errors import UsageError
@@ -63,6 +62,8 @@ def main(argv: Sequence[str]) -> int:
         return _nothing_yet(args, settings)
     with history:
         if args.action == "show":
+            from grn.cli.historyshow import show  # noqa: PLC0415 - not for the list
+
             return show(history, args.lease, now, as_json=args.json)
         filters = _filters(args, history, now)
         _write(args, history.leases(filters, args.last), history, now)

@@ -6,7 +6,6 @@ Pure: now is an argument. Promises: what names no zone is local time; what canno
 
 from __future__ import annotations
 
-import math
 from datetime import date, datetime, time, timedelta
 
 from grn.errors import UsageError
@@ -16,6 +15,8 @@ __all__ = ["EXAMPLES", "parse_moment"]
 
 EXAMPLES = "2h, 3d, today, yesterday, 22:00, 'yesterday 22:00', 2026-11-29 or 2026-11-29T22:00"
 _WEEK_S = 7 * 86400
+_TOO_LATE = 253402300800.0
+"""The year 10000, which no calendar here can write."""
 _DAYS_AGO = {"today": 0, "yesterday": 1}
 
 
@@ -31,7 +32,7 @@ def parse_moment(text: str, now: float, *, what: str = "time") -> float:
     """
     said = text.strip().lower()
     found = _named(said, now) if said else None
-    if found is None or not math.isfinite(found):
+    if found is None or not 0 <= found < _TOO_LATE:  # not a number is neither
         raise UsageError(f"{what} {text!r} is not a moment: write {EXAMPLES}")
     return found
 

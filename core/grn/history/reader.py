@@ -42,6 +42,8 @@ _JUMPS = 5000
 _NAMED = 5
 _FIELDS = ", ".join(COLUMNS)
 _GRANTED, _SEQ = COLUMNS.index("granted_at"), COLUMNS.index("seq")
+_BY_ID = "SELECT id FROM lease WHERE id = ?"
+_AFTER_DIGITS = ":"
 _NEWEST_FIRST = "ORDER BY granted_at DESC, seq DESC"
 
 
@@ -215,8 +217,11 @@ class History:
             yield from self._of_types(where, types)
             return
         yield from self._of_types(where.also("granted_at >= ?", filters.since), types)
-        # Few, and in no index by their grant. The plus keeps SQLite from looking at all older ones.
+        # The plus keeps SQLite from looking at all older ones: few of them had not ended.
         earlier = where.also("+granted_at < ?", filters.since)
+        first = "SELECT seq FROM lease WHERE granted_at >= ? ORDER BY granted_at LIMIT 1"
+        for (seq,) in self._rows(first, filters.since):
+            earlier = earlier.also("seq < ?", seq)  # which the index of ends tells by itself
         went_on = (
             earlier.also("ended_at >= ?", filters.since),
             earlier.also("ended_at IS NULL"),
@@ -277,7 +282,8 @@ class History:
     def _names(self, prefix: str) -> Iterator[str]:
         """Jump through the index of types, from each to the next, among those with a prefix."""
         query = "SELECT type FROM lease WHERE type {} ? ORDER BY type LIMIT 1"
-        for begin in (prefix, os.fsencode(prefix)):  # names that are no UTF-8 come after all others
+        # Names that are no UTF-8 are kept as bytes, which come after all texts.
+        for begin in dict.fromkeys((_column(prefix), os.fsencode(prefix))):
             row = next(self._rows(query.format(">="), begin), None)
             while row is not None and row[0][: len(begin)] == begin:
                 yield _text(row[0])
@@ -287,7 +293,7 @@ class History:
         """Return the ids that a name may stand for, in their order."""
         if not self._begun or not name:
             return []
-        if next(self._rows("SELECT 1 FROM lease WHERE id = ?", name), None):
+        if next(self._rows(_BY_ID, name), None):
             return [name]
         most = _NAMED + 1
         found = self._rows(
@@ -296,9 +302,17 @@ class History:
         )  # fmt: skip
         ids = [row[0] for row in found]
         if name.isascii() and name.isdigit():  # ids are <broker>-<number>
-            ended = "SELECT id FROM lease WHERE id LIKE ? ORDER BY seq DESC LIMIT ?"
-            ids += [row[0] for row in self._rows(ended, f"%-{name}", most)]
+            ids += itertools.islice(self._numbered(name), most)
         return list(dict.fromkeys(ids))
+
+    def _numbered(self, number: str) -> Iterator[str]:
+        """Yield the ids that end with a number: one of each broker at most, from one to the next."""
+        after = "SELECT id FROM lease WHERE id > ? ORDER BY id LIMIT 1"
+        row = next(self._rows(after, ""), None)
+        while row is not None:
+            broker = row[0].rpartition("-")[0]
+            yield from (row[0] for row in self._rows(_BY_ID, f"{broker}-{number}"))
+            row = next(self._rows(after, f"{broker}-{_AFTER_DIGITS}"), None)
 
 
 def _merged(walks: Iterable[Iterator[Sequence[Any]]]) -> Iterator[Sequence[Any]]:
