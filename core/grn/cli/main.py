@@ -31,6 +31,7 @@ commands:
   run        run a command, or many, each with a share of a device
   status     show devices, leases, and what every waiting job waits for
   events     show what happens, as it happens
+  top        the same live: who runs where, who waits for what and until when
   history    what ran here, when, with what memory, and how it ended
   run-notebook  execute a notebook with a share of a device
   queue      keep a list of commands and notebooks on disk, and work it off
@@ -114,6 +115,12 @@ def _events(argv: list[str]) -> int:
     return command(argv)
 
 
+def _top(argv: list[str]) -> int:
+    from grn.cli.top.command import main as command
+
+    return command(argv)
+
+
 def _history(argv: list[str]) -> int:
     from grn.cli.history import main as command
 
@@ -157,6 +164,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run-notebook": _run_notebook,
     "status": _status,
     "events": _events,
+    "top": _top,
     "history": _history,
     "profiles": _profiles,
     "devices": _devices,

@@ -104,11 +104,8 @@ def device_report(book: Book) -> dict[str, Any]:
 
 
 def _lease(machine: Machine, lease: Lease, now: float) -> dict[str, Any]:
-    measured = [
-        book.bookings[lease.id].measured_mib
-        for uuid in lease.uuids
-        if (book := machine.ledger.by_uuid.get(uuid)) is not None
-    ]
+    books = [machine.ledger.by_uuid.get(uuid) for uuid in lease.uuids]
+    measured = [book and book.bookings[lease.id].measured_mib for book in books]
     main = lease.main or lease.request.owner
     peak = peak_of(lease)
     return {
@@ -122,7 +119,8 @@ def _lease(machine: Machine, lease: Lease, now: float) -> dict[str, Any]:
         "policy": str(lease.request.policy),
         "devices": list(lease.uuids),
         "booked_mib": lease.booked_mib,
-        "measured_mib": max(measured, default=0),
+        "measured_mib": max((mib for mib in measured if mib), default=0),
+        "measured_each_mib": measured,
         "peak_mib": peak.mib if peak else lease.peak_mib if lease.samples else None,
         "peak_source": peak.source if peak else None,
         "state": str(lease.state),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "Column", "Grid"]
 
-_GAP = 1
+_GAP = 2
 _LEAST_LAST = 16
 
 

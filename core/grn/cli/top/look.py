@@ -66,14 +66,14 @@ class Glyphs:
 FANCY = Glyphs(
     measured="█",
     booked="▒",
-    probe="╱",
+    probe="╱",  # noqa: RUF001 - not a slash
     foreign="▚",
     free="░",
     kept="╌",
     rule="─",
     more="…",
     bullet="·",
-    times="×",
+    times="×",  # noqa: RUF001 - not an x
     cursor="▏",
 )
 ASCII = Glyphs(
