@@ -25,9 +25,6 @@ from tests.env import PATIENCE_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-ALTERNATE, CURSOR = 1049 << 5, 25 << 5
-"""Modes as pyte numbers the private ones."""
-
 
 class Terminal:
     """Runs a program with a terminal of its own as its controlling one; `screen` is what is on it."""
@@ -55,7 +52,7 @@ class Terminal:
             stderr=theirs,
             env={**environ, "TERM": "xterm-256color"},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - no threads here
         )
 
     def resize(self, columns: int, lines: int) -> None:

@@ -82,8 +82,8 @@ def bar(
     width: int,
     glyphs: Glyphs,
 ) -> Text:
-    """Draw a device in so many columns; one that is not well says so instead."""
-    if device["state"] != "ok":
+    """Draw a device in so many columns; one that is not well, and has no lease, says so instead."""
+    if device["state"] != "ok" and not leases:
         said = f"{device['state']}: {device.get('reason') or 'no reason is known'}"
         text = Text(clean(said), style="bold red", no_wrap=True)
         text.truncate(width, overflow="crop", pad=True)
@@ -102,7 +102,7 @@ def bar(
 def _drawn(part: Part, columns: int) -> Text:
     if columns < _NAMED_FROM or not part.letter:
         return Text(part.glyph * max(0, columns), style=part.style)
-    text = Text(part.letter, style=f"{part.style} reverse")
+    text = Text().append(part.letter, style=f"{part.style} reverse")
     return text.append(part.glyph * (columns - 1), style=part.style)
 
 

@@ -65,7 +65,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--once", action="store_true", help="print it once, and all of it")
     parser.add_argument(
-        "--sort", choices=list(SORTS.values()), default="lease", help="the order of the leases"
+        "--sort",
+        choices=list(SORTS.values()),
+        default="time",
+        help="the order of the leases (default: time, the newest first)",
     )
     parser.add_argument(
         "--filter", default="", metavar="TEXT", help="only what has this in its names"

@@ -64,7 +64,7 @@ def _device(scene: Scene, device: Mapping[str, Any], room: int) -> Text:
         figures = Text(f" {size(device['free_mib'])} free")
         width = max(0, room - len(index) - len(figures))
     on = [lease for lease in scene.status["leases"] if device["uuid"] in lease["devices"]]
-    line = Text(index, style="bold", no_wrap=True)
+    line = Text(no_wrap=True).append(index, "bold")
     line.append_text(bar(device, on, width, scene.glyphs))
     line.append_text(figures).append(name, _GREY)
     line.truncate(room, overflow="crop", pad=True)

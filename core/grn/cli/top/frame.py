@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from grn.cli.table import clean
@@ -32,14 +33,16 @@ _GREY = "grey62"
 _ALARM = "bold red"
 _WEIGHTS = {DEVICES: 6, LEASES: 4, WAITING: 3, RECENT: 2}
 _FOCUS_WEIGHT = 4
+_ORDER = (DEVICES, LEASES, WAITING, RECENT)
 _LEGEND_FROM = 16
 """Lines from which there is one for the legend."""
 _LEAST_ROWS = 2
+_NAMED_FROM = 60
+"""Columns from which there is room for our own name."""
 _MOST_WARNINGS = 3
 
 _HELP = (
-    ("m t d n u i", "leases by memory, time, device, name, user, lease; again: the other way"),
-    ("r", "the other way round"),
+    ("m t d n u", "leases by memory, time, device, name, user; again, or r: the other way"),
     ("/", "show only what has a text in its names; Esc shows all"),
     ("Tab", "the next list: the arrows, Page Up and Page Down scroll it"),
     ("q", "leave"),
@@ -83,8 +86,7 @@ def draw(
 
     With a height it is a screen with keys at its bottom, else a page without.
     """
-    index = {device["uuid"]: str(device["index"]) for device in seen.status["devices"]}
-    scene = Scene(seen.status, seen.at, now, width, glyphs, seen.users, index)
+    scene = _scene(seen, width, now, glyphs)
     top = [_header(scene, seen), *_warnings(scene, view, height)]
     if height is None:
         return Frame([*top, *_page(scene, view)], {})
@@ -99,10 +101,17 @@ def draw(
     return Frame([*top, *lines, *blank, *bottom][:height], most)
 
 
+def _scene(seen: Seen, width: int, now: float, glyphs: Glyphs) -> Scene:
+    status = seen.status
+    index = {device["uuid"]: str(device["index"]) for device in status["devices"]}
+    uids = {entry.get("uid") for entry in (*status["leases"], *status["waiters"])}
+    return Scene(status, seen.at, now, width, glyphs, seen.users, index, len(uids) > 1)
+
+
 def _page(scene: Scene, view: View) -> list[Text]:
     lines = [device_line(scene, number) for number in range(device_lines(scene))]
     lines += [legend(scene.width, scene.glyphs)] if lines else []
-    for pane in _lists(scene, view, roomy=True):
+    for pane in _full([*_lists(scene, view), waiting_pane(scene, view, roomy=True)]):
         lines += [_rule(scene, pane.title), *_headings(pane)]
         lines += [pane.line(number) for number in range(pane.length)]
     return lines
@@ -115,9 +124,12 @@ def _screen(
     explained = [legend(scene.width, scene.glyphs)] if legended and scene.status["devices"] else []
     room = body - len(explained)
     devices = Pane(DEVICES, "", None, device_lines(scene), lambda n: device_line(scene, n))
-    panes = [devices, *_lists(scene, view, roomy=True)]
-    if sum(pane.length + _extra(pane) for pane in panes) > room:
-        panes = [devices, *_lists(scene, view, roomy=len(scene.status["waiters"]) <= _FEW)]
+    lists = [devices, *_lists(scene, view)]
+    left = room - sum(pane.length + _extra(pane) for pane in lists)
+    waiting = waiting_pane(scene, view, roomy=2 * len(scene.status["waiters"]) < left)
+    if waiting.length + _extra(waiting) > left:
+        waiting = waiting_pane(scene, view, roomy=False)
+    panes = _full([*lists, waiting])
     rows = _shared_out(panes, view, room)
     lines: list[Text] = []
     most: dict[str, int] = {}
@@ -129,10 +141,6 @@ def _screen(
         if pane is devices:
             lines += explained
     return lines, most
-
-
-_FEW = 4
-"""Waiters whose reasons have lines of their own also where there is little room."""
 
 
 def _shared_out(panes: Sequence[Pane], view: View, room: int) -> dict[str, int]:
@@ -188,39 +196,39 @@ def _headings(pane: Pane) -> list[Text]:
     return [] if pane.heading is None else [pane.heading]
 
 
-def _lists(scene: Scene, view: View, *, roomy: bool) -> list[Pane]:
-    panes = [
-        leases_pane(scene, view),
-        waiting_pane(scene, view, roomy=roomy),
-        recent_pane(scene, view),
-    ]
-    return [pane for pane in panes if pane.length]
+def _lists(scene: Scene, view: View) -> list[Pane]:
+    """Return the lists whose length does not depend on the room."""
+    return [leases_pane(scene, view), recent_pane(scene, view)]
+
+
+def _full(panes: Iterable[Pane]) -> list[Pane]:
+    """Return those that have something, in their order on the screen."""
+    return sorted((pane for pane in panes if pane.length), key=lambda pane: _ORDER.index(pane.name))
 
 
 # -- lines ----------------------------------------------------------------------------------------
 
 
 def _header(scene: Scene, seen: Seen) -> Text:
-    status = scene.status
-    clock = time.strftime("%H:%M:%S", time.localtime(scene.now))
+    clock = Text(time.strftime("%H:%M:%S", time.localtime(scene.now)), style=_GREY)
+    left = Text().append("grn top  ", "bold") if scene.width >= _NAMED_FROM else Text()
     if seen.gone:
-        left = Text(f"grn top  {clean(seen.gone)}", style=_ALARM)
-        return _ends(left, Text(clock, style=_GREY), scene.width)
+        return _ends(left.append(clean(seen.gone), _ALARM), clock, scene.width)
+    status = scene.status
     counts = (
         (len(status["devices"]), "device", "devices"),
         (len(status["leases"]), "lease", "leases"),
         (len(status["waiters"]), "waiting", "waiting"),
     )
-    said = f"  {scene.glyphs.bullet}  ".join(
-        f"{count} {one if count == 1 else many}" for count, one, many in counts
-    )
-    left = Text("grn top  ", style="bold").append(said, "not bold")
+    between = f"  {scene.glyphs.bullet}  " if scene.width >= _NAMED_FROM else ", "
+    said = (f"{count} {one if count == 1 else many}" for count, one, many in counts)
+    left.append(between.join(said))
     models = {str(device["name"]) for device in status["devices"]}
     if len(models) == 1:
-        name = Text(f"  {clean(models.pop())}", style=_GREY)
-        if left.cell_len + name.cell_len + len(clock) < scene.width:
-            left.append_text(name)
-    return _ends(left, Text(clock, style=_GREY), scene.width)
+        name = f"  {clean(models.pop())}"
+        if left.cell_len + cell_len(name) + clock.cell_len < scene.width:
+            left.append(name, _GREY)
+    return _ends(left, clock, scene.width)
 
 
 def _ends(left: Text, right: Text, width: int) -> Text:
@@ -269,12 +277,11 @@ def _footer(scene: Scene, view: View) -> Text:
 
 
 def _hints(scene: Scene, view: View) -> Text:
-    shown = f"/{view.filter}" if view.filter else "filter"
     hints = (
         ("q", "leave"),
-        ("/", shown),
-        ("m t d n u", f"sort: {view.sort}"),
-        ("Tab", f"scroll: {view.pane}"),
+        ("/", repr(view.filter) if view.filter else "filter"),
+        ("m t d n u", f"by {view.sort}"),
+        ("Tab", f"scrolls {view.pane}"),
         ("?", "keys"),
     )
     line = Text()
@@ -288,7 +295,7 @@ def _hints(scene: Scene, view: View) -> Text:
 def _help(scene: Scene) -> list[Text]:
     lines = [Text(), _rule(scene, "keys")]
     for keys, what in _HELP:
-        line = Text(f"{keys:>12}  ", style="bold", no_wrap=True).append(what, "not bold")
+        line = Text(no_wrap=True).append(f"{keys:>12}  ", "bold").append(what)
         line.truncate(scene.width, overflow="crop")
         lines.append(line)
     return lines
@@ -296,8 +303,7 @@ def _help(scene: Scene) -> list[Text]:
 
 def _rule(scene: Scene, title: str, *, focus: bool = False) -> Text:
     rule = scene.glyphs.rule
-    line = Text(rule * 2 + " ", style=_GREY, no_wrap=True)
-    line.append(title, "bold" if focus else "not bold").append(" ")
-    line.append(rule * max(0, scene.width - line.cell_len))
+    line = Text(no_wrap=True).append(rule * 2 + " ", _GREY).append(title, "bold" if focus else "")
+    line.append(" " + rule * max(0, scene.width - line.cell_len - 1), _GREY)
     line.truncate(scene.width, overflow="crop")
     return line

@@ -5,6 +5,8 @@ Pure. A pane has a title, and entries of one or two lines; only those that are s
 
 from __future__ import annotations
 
+import itertools
+import textwrap
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -42,6 +44,7 @@ class Scene:
         status: the broker's state of the books.
         at: when it was told, seconds since 1970; `now`: when it is drawn.
         index: a device's index, by its UUID.
+        several_users: whether it says something to name users at all.
         users: names by user id, as far as they are known.
     """
 
@@ -52,6 +55,7 @@ class Scene:
     glyphs: Glyphs
     users: Mapping[int, str]
     index: Mapping[str, str]
+    several_users: bool
 
     def since(self, seconds: float | None) -> float | None:
         """Return a time that has gone on since the status was told."""
@@ -65,12 +69,6 @@ class Scene:
     def on(self, entry: Entry) -> str:
         """Return the indexes of an entry's devices."""
         return ",".join(self.index.get(uuid, "?") for uuid in entry["devices"]) or "-"
-
-    @property
-    def several_users(self) -> bool:
-        """Whether it says something to name users at all."""
-        entries = [*self.status["leases"], *self.status["waiters"]]
-        return len({entry.get("uid") for entry in entries}) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +104,8 @@ def leases_pane(scene: Scene, view: View) -> Pane:
     rows = [_lease_cells(scene, lease) for lease in found]
     grid = Grid(columns, rows, scene.width, shorten=_shortened(scene.glyphs))
     title = _title("leases", len(found), len(every), view)
-    order = f"{view.sort}{', reversed' if view.reverse else ''}"
-    title += f" by {order}" if len(found) > 1 else ""
+    if len(found) > 1:
+        title += f", {_ordered(view)}"
     return Pane(LEASES, title, grid.heading(), len(rows), grid.row)
 
 
@@ -133,20 +131,29 @@ def _lease_cells(scene: Scene, lease: Entry) -> list[Cell]:
 
 
 def _order(scene: Scene, sort: str) -> Callable[[Entry], Any]:
-    """Return the key by which leases stand in an order; the largest memory and time come first."""
+    """Return the key by which leases stand in an order; the most memory and the newest come first."""
     orders: dict[str, Callable[[Entry], Any]] = {
         "memory": lambda lease: -max(lease["measured_mib"] or 0, lease["booked_mib"] or 0),
-        "time": lambda lease: -(lease.get("since_s") or 0),
+        "time": lambda lease: lease.get("since_s") or 0,
         "device": scene.on,
         "name": lambda lease: job_name(lease).casefold(),
         "user": scene.user,
-        "lease": lambda lease: lease.get("since_s") or 0,
     }
     return orders[sort]
 
 
+def _ordered(view: View) -> str:
+    if view.sort == "time":
+        return "oldest first" if view.reverse else "newest first"
+    return f"by {view.sort}{', reversed' if view.reverse else ''}"
+
+
 def waiting_pane(scene: Scene, view: View, *, roomy: bool) -> Pane:
-    """List who waits, in the order of the queue; with `roomy` each reason has a line of its own."""
+    """List who waits, in the order of the queue, and why.
+
+    A reason that the job above has as well is not said again. The first one has lines of its own, as
+    many as it needs, and with `roomy` all have; else they stand beside the job, as far as they fit.
+    """
     every = scene.status["waiters"]
     found = [(n, entry) for n, entry in enumerate(every, 1) if _matches(scene, entry, view)]
     ranked = any(entry.get("priority") for entry in every)
@@ -157,24 +164,31 @@ def waiting_pane(scene: Scene, view: View, *, roomy: bool) -> Pane:
         Column("wants", rank=2),
         Column("prio", right=True, rank=3),
         Column("user", rank=4),
-        Column("job" if roomy else "job: what it waits for"),
+        Column("job and what it waits for"),
     )
-    rows = [_waiter_cells(scene, n, entry, ranked=ranked, roomy=roomy) for n, entry in found]
+    said = ["", *(str(entry["reason"]) for _, entry in found)]
+    news = [reason if reason != before else "" for before, reason in itertools.pairwise(said)]
+    below = news if roomy else news[:1]
+    rows = [
+        _waiter_cells(scene, n, entry, ranked=ranked, reason=reason)
+        for (n, entry), reason in zip(found, [*[""] * len(below), *news[len(below) :]], strict=True)
+    ]
     grid = Grid(columns, rows, scene.width, shorten=_shortened(scene.glyphs, whole=not roomy))
+    lines: list[int | Text] = []
+    for number in range(len(rows)):
+        lines.append(number)
+        lines += _reason(scene, below[number]) if number < len(below) else ()
 
     def line(number: int) -> Text:
-        if not roomy:
-            return grid.row(number)
-        row, below = divmod(number, 2)
-        return _reason(scene, found[row][1]) if below else grid.row(row)
+        what = lines[number]
+        return what if isinstance(what, Text) else grid.row(what)
 
-    length = len(rows) * (1 + roomy)
     title = _title("waiting", len(found), len(every), view)
-    return Pane(WAITING, title, grid.heading(), length, line)
+    return Pane(WAITING, title, grid.heading(), len(lines), line)
 
 
 def _waiter_cells(
-    scene: Scene, number: int, entry: Entry, *, ranked: bool, roomy: bool
+    scene: Scene, number: int, entry: Entry, *, ranked: bool, reason: str
 ) -> list[Cell]:
     expected = entry.get("expected_s")
     starts = "" if expected is None else f"~{span(max(0.0, expected - (scene.now - scene.at)))}"
@@ -186,7 +200,7 @@ def _waiter_cells(
         Cell(_wish(scene, entry)),
         Cell(str(entry.get("priority") or 0) if ranked else ""),
         Cell(scene.user(entry) if scene.several_users else "", "cyan"),
-        Cell(name if roomy else f"{fitted(name, scene.width // 4)}: {entry['reason']}"),
+        Cell(f"{fitted(name, scene.width // 4)}: {reason}" if reason else name),
     ]
 
 
@@ -201,9 +215,10 @@ def _wish(scene: Scene, entry: Entry) -> str:
     return f"{gpus}{scene.glyphs.times}{each}"
 
 
-def _reason(scene: Scene, entry: Entry) -> Text:
-    text = Text(" " * _INDENT + clean(str(entry["reason"])), style=_GREY, no_wrap=True)
-    return _cropped(text, scene)
+def _reason(scene: Scene, reason: str) -> list[Text]:
+    room = max(1, scene.width - _INDENT)
+    lines = textwrap.wrap(clean(reason), room, break_on_hyphens=False)
+    return [Text(" " * _INDENT + line, style=_GREY, no_wrap=True) for line in lines]
 
 
 def recent_pane(scene: Scene, view: View) -> Pane:
@@ -282,10 +297,3 @@ def _shortened(glyphs: Glyphs, *, whole: bool = False) -> Callable[[str, int], s
         return fitted(text, room)
 
     return shorten
-
-
-def _cropped(text: Text, scene: Scene) -> Text:
-    if text.cell_len > scene.width:
-        text.truncate(scene.width - 1, overflow="crop")
-        text.append(scene.glyphs.more)
-    return text

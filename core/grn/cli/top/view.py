@@ -23,7 +23,6 @@ SORTS: Mapping[str, str] = {
     "d": "device",
     "n": "name",
     "u": "user",
-    "i": "lease",
 }
 """Key to the order of the leases."""
 
@@ -47,7 +46,7 @@ class View:
         over: the person wants to leave.
     """
 
-    sort: str = "lease"
+    sort: str = "time"
     reverse: bool = False
     filter: str = ""
     editing: bool = False
