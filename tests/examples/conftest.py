@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -14,3 +18,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if os.path.dirname(str(item.path)) == HERE:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+@pytest.fixture(scope="session")
+def screens(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the folder for pictures: $GRN_TEST_SCREENS, else one that is thrown away."""
+    folder = os.environ.get("GRN_TEST_SCREENS")
+    if folder:
+        return os.path.abspath(folder)
+    made: Path = tmp_path_factory.mktemp("screens")
+    return str(made)

@@ -14,6 +14,7 @@ import pytest
 
 from grn.client import Client
 from grn.settings import load
+from tests.examples.onlooker import Onlooker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,7 @@ class Story(NamedTuple):
     output: str
     metrics: list[dict[str, Any]]
     profiles: list[dict[str, Any]]
+    onlooker: Onlooker
 
     @property
     def trainings(self) -> int:
@@ -55,22 +57,22 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]),
     }
     try:
-        done = subprocess.run(
-            ["sh", str(project / "run.sh")],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=TIME_LIMIT_S,
-            check=False,
-            text=True,
-        )
+        with Onlooker(env, load({}, env)) as onlooker:
+            done = subprocess.run(
+                ["sh", str(project / "run.sh")],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=TIME_LIMIT_S,
+                check=False,
+                text=True,
+            )
         assert done.returncode == 0, done.stdout
         with Client(load({}, env)) as client:
             profiles = client.profiles("list")
-        yield Story(
-            done.stdout, [_json(path) for path in sorted(project.glob("runs/*.json"))], profiles
-        )
+        metrics = [_json(path) for path in sorted(project.glob("runs/*.json"))]
+        yield Story(done.stdout, metrics, profiles, onlooker)
     finally:
         subprocess.run(["grn", "broker", "stop"], env=env, check=False, timeout=30)
 
@@ -119,6 +121,15 @@ def test_each_framework_is_a_type(story: Story) -> None:
     """One profile for each, of all its runs."""
     runs = {each["type"].rpartition("::")[2]: each["runs"] for each in story.profiles}
     assert runs == {f"train_{each['framework']}": SEEDS for each in story.metrics}
+
+
+def test_top_showed_the_run(story: Story, screens: str) -> None:
+    """Who watched it with `grn top` saw trainings share devices."""
+    story.onlooker.keep("top-doit", screens)
+    text = story.onlooker.text
+    assert re.search(r"[2-9] leases", text)
+    assert re.search(r"^[01] \w█.*free of 2G$", text, re.MULTILINE)
+    assert "train_" in text
 
 
 def test_readme_names_its_files() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -14,6 +15,7 @@ import pytest
 from grn.client import Client
 from grn.errors import BrokerUnavailable
 from grn.settings import load
+from tests.examples.onlooker import Onlooker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +36,7 @@ class Story(NamedTuple):
     output: str
     leases_seen: list[list[dict[str, Any]]]
     profiles: list[dict[str, Any]]
+    onlooker: Onlooker
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -63,10 +66,12 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             stderr=subprocess.STDOUT,
         )
     try:
-        leases_seen = list(_watch(run, settings))
+        with Onlooker(env, settings) as onlooker:
+            leases_seen = list(_watch(run, settings))
         with Client(settings) as client:
             profiles = client.profiles("list")
-        yield Story(run.returncode, (folder / "output").read_text(), leases_seen, profiles)
+        output = (folder / "output").read_text()
+        yield Story(run.returncode, output, leases_seen, profiles, onlooker)
     finally:
         run.kill()
         subprocess.run(["grn", "broker", "stop"], env=env, check=False, timeout=30)
@@ -137,3 +142,14 @@ def test_each_form_does_what_it_says(tmp_path: Path) -> None:
     assert 'mask 1\nmask ""\n' in said
     assert runs["forest"] == 2
     assert runs["python train_forest.py --trees 2 --rows 2000"] == 5
+
+
+def test_top_showed_the_run(story: Story, screens: str) -> None:
+    """Who watched it with `grn top` saw trainings share devices, and the others wait with reasons."""
+    story.onlooker.keep("top-shell", screens)
+    text = story.onlooker.text
+    assert re.search(r"[2-9] leases", text)
+    assert re.search(r"^[01] \w█.*free of 2G$", text, re.MULTILINE)
+    assert "waiting" in text
+    assert "wanted" in text
+    assert "\n── ended" in text

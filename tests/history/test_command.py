@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from grn.history.filters import as_kept
 from tests.history.conftest import BEGAN
 
 if TYPE_CHECKING:
@@ -55,6 +56,14 @@ def test_without_a_history_it_says_so(grn_history: Callable[..., Said], folder: 
     assert json.loads(grn_history("--json").out) == {"schema": 1, "leases": []}
     assert grn_history("show", "x").status == 2
     assert os.listdir(folder) == []
+
+
+def test_where_none_is_kept_it_says_so(
+    grn_history: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for a history that was turned off."""
+    monkeypatch.setenv("GRN_HISTORY_DAYS", "0")
+    assert "history_days" in grn_history().out
 
 
 def test_the_last_twenty(grn_history: Callable[..., Said], book: Book) -> None:
@@ -221,6 +230,13 @@ def test_a_bad_word_is_a_usage_error(
     assert said.status == 2
     assert says in said.err
     assert said.out == ""
+
+
+def test_a_type_that_is_no_utf8(grn_history: Callable[..., Said], book: Book) -> None:
+    """Its odd bytes are kept written out; it is found by the word as a shell passes it on."""
+    book.add(type=as_kept("caf\udce9.sh"))
+    for words in (["caf\udce9.sh"], ["caf\udce9*"], ["caf*"]):
+        assert len(json.loads(grn_history("--json", "--type", *words).out)["leases"]) == 1
 
 
 def test_nothing_found_is_no_error(grn_history: Callable[..., Said], book: Book) -> None:

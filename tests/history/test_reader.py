@@ -64,17 +64,6 @@ def test_a_type_that_holds_wildcards_itself(book: Book) -> None:
     assert found(book, type="python a[1].py *") == ["1"]
 
 
-def test_a_type_that_is_no_utf8(book: Book) -> None:
-    """Its bytes are kept as they are, and it is found by name and by glob."""
-    book.add(type=b"caf\xe9.sh")
-    book.add(type="caf.sh")
-    with History(book.path) as history:
-        (lease,) = history.leases(Filters(type="caf\udce9*"))
-    assert lease.type == "caf\udce9.sh"
-    assert found(book, type="caf\udce9.sh") == ["1"]
-    assert found(book, type="caf*.sh") == ["2", "1"]
-
-
 def test_many_types_are_walked_in_order_too(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     """More types than are merged, or than are looked at: the answer is the same."""
     for number in range(40):

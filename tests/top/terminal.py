@@ -77,6 +77,11 @@ class Terminal:
         return bool(data)
 
     @property
+    def settled(self) -> bool:
+        """Whether the last frame is on the screen as a whole."""
+        return self.written.endswith(b"\x1b[?2026l")
+
+    @property
     def text(self) -> str:
         """Return what is on the screen."""
         return "\n".join(line.rstrip() for line in self.screen.display)

@@ -16,7 +16,7 @@ import time
 from grn.cli.names import fitted, job_name
 from grn.cli.table import Table, format_seconds, print_tables
 from grn.errors import UsageError
-from grn.history.filters import Filters
+from grn.history.filters import Filters, as_kept
 from grn.history.moments import EXAMPLES, parse_moment
 from grn.history.reader import History, path_in
 from grn.history.record import COLUMNS, RUNNING
@@ -74,6 +74,8 @@ def _nothing_yet(args: argparse.Namespace, settings: Settings) -> int:
     """Say that there is no history; check the words all the same, as far as that goes."""
     path = path_in(settings.state_dir)
     said = f"there is no history yet: the broker begins it with the first job, in {path}"
+    if not (settings.history_days and settings.history_mib):
+        said = f"there is no history in {path}, and history_days or history_mib says to keep none"
     if args.action == "show":
         raise UsageError(said)
     _filters(args, None, time.time())
@@ -173,8 +175,8 @@ def _filters(args: argparse.Namespace, history: History | None, now: float) -> F
     if since is not None and until is not None and until < since:
         raise UsageError(f"--until {args.until!r} is before --since {args.since!r}")
     return Filters(
-        type=args.type,
-        label=args.label,
+        type=None if args.type is None else as_kept(args.type),
+        label=None if args.label is None else as_kept(args.label),
         uid=None if args.user is None else _uid(args.user),
         engine=args.engine,
         outcome=args.outcome,
@@ -237,7 +239,7 @@ def _write_csv(found: Iterable[Record]) -> None:
     import csv  # noqa: PLC0415 - few ask for it
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # a command's bytes, as they were
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name may hold what the locale lacks
     columns = [name for name in COLUMNS if name != "curve"]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Filters", "literal_prefix", "matcher"]
+__all__ = ["Filters", "as_kept", "literal_prefix", "matcher"]
 
 _WILD = re.compile(r"[*?\[]")
 
@@ -53,6 +53,11 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     """Return what tells whether a name is the pattern, or matches it as a glob. Case counts."""
     matches = re.compile(translate(pattern)).match
     return lambda name: name == pattern or matches(name) is not None
+
+
+def as_kept(name: str) -> str:
+    """Return a name as the history has it: bytes of it that are no UTF-8 are written out."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 def literal_prefix(pattern: str) -> str:

@@ -178,7 +178,6 @@ class History:
         db = sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)
         with contextlib.ExitStack() as undo:
             undo.callback(db.close)
-            db.text_factory = lambda data: data.decode(errors="surrogateescape")
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
             if version > SCHEMA_VERSION:
                 raise JournalError(
@@ -240,7 +239,7 @@ class History:
     ) -> Iterator[Sequence[Any]]:
         if types is not None:
             places = ", ".join("?" * len(types))
-            where = where.also(f"type IN ({places})", *map(_column, types))
+            where = where.also(f"type IN ({places})", *types)
         query = f"SELECT {_FIELDS} FROM lease {index} WHERE {where.sql} {_NEWEST_FIRST}"  # noqa: S608 - values are bound
         return self._rows(query, *where.values)
 
@@ -282,12 +281,10 @@ class History:
     def _names(self, prefix: str) -> Iterator[str]:
         """Jump through the index of types, from each to the next, among those with a prefix."""
         query = "SELECT type FROM lease WHERE type {} ? ORDER BY type LIMIT 1"
-        # Names that are no UTF-8 are kept as bytes, which come after all texts.
-        for begin in dict.fromkeys((_column(prefix), os.fsencode(prefix))):
-            row = next(self._rows(query.format(">="), begin), None)
-            while row is not None and row[0][: len(begin)] == begin:
-                yield _text(row[0])
-                row = next(self._rows(query.format(">"), row[0]), None)
+        row = next(self._rows(query.format(">="), prefix), None)
+        while row is not None and row[0].startswith(prefix):
+            yield row[0]
+            row = next(self._rows(query.format(">"), row[0]), None)
 
     def _ids(self, name: str) -> list[str]:
         """Return the ids that a name may stand for, in their order."""
@@ -318,16 +315,3 @@ class History:
 def _merged(walks: Iterable[Iterator[Sequence[Any]]]) -> Iterator[Sequence[Any]]:
     """Merge walks, each with the newest grant first; a grant at an unknown time is last, as in SQL."""
     return heapq.merge(*walks, key=lambda row: (-(row[_GRANTED] or 0.0), -row[_SEQ]))
-
-
-def _column(text: str) -> str | bytes:
-    """Return a name as it is kept: one that is no UTF-8 as its bytes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return os.fsencode(text)
-    return text
-
-
-def _text(value: str | bytes) -> str:
-    return os.fsdecode(value) if isinstance(value, bytes) else value

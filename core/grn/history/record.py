@@ -5,14 +5,13 @@ Pure. `None` is "unknown", or "not yet" for a lease that still runs; its keys in
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields
 
 from grn.history.curve import parse_curve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from grn.history.curve import Curve
@@ -85,18 +84,11 @@ COLUMNS = tuple(field.name for field in fields(Record))
 
 def from_row(row: Sequence[Any]) -> Record:
     """Make a record of a row's values, in the order of `COLUMNS`."""
-    values: dict[str, Any] = {
-        name: os.fsdecode(value) if isinstance(value, bytes) else value
-        for name, value in zip(COLUMNS, row, strict=True)
-    }
-    return Record(**_typed(values))
-
-
-def _typed(values: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = dict(zip(COLUMNS, row, strict=True))
     probe = values["probe"]
-    return {
-        **values,
+    typed = {
         "devices": tuple((values["devices"] or "").split()),
         "probe": None if probe is None else bool(probe),
         "curve": parse_curve(values["curve"]),
     }
+    return Record(**{**values, **typed})

@@ -80,6 +80,7 @@ class _Live:
         poll.register(heard, select.POLLIN)
         poll.register(self._screen.fileno(), select.POLLIN)
         try:
+            self._listen()
             while not self._view.over:
                 self._draw()
                 self._wait(poll, heard)
@@ -102,7 +103,7 @@ class _Live:
         if watch is None:
             self._look_for_a_broker()
         elif watch.fileno() in ready:
-            self._listen(watch)
+            self._listen()
 
     def _draw(self) -> None:
         if self._seen is not None:
@@ -113,10 +114,14 @@ class _Live:
 
     # -- what comes in ------------------------------------------------------------------------------
 
-    def _listen(self, watch: Watch) -> None:
-        """Take in all that the broker has told; only the last state counts."""
+    def _listen(self) -> None:
+        """Take in all that the broker has told; only the last state counts.
+
+        Also right after a connection was made: the first state may have come with the greeting, and
+        then nothing more is to be read.
+        """
         try:
-            while (told := watch.next(0)) is not None:
+            while self._watch is not None and (told := self._watch.next(0)) is not None:
                 kind, status = told
                 if kind == "status":
                     self._seen = Seen(status, time.time(), "", self._names.of(status))
@@ -135,6 +140,7 @@ class _Live:
     def _look_for_a_broker(self) -> None:
         try:
             self._watch = self._again()
+            self._listen()
         except BrokerUnavailable:
             return
         except GrnError as error:  # one that is older than this one
