@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["Onlooker"]
 
 _COLUMNS, _LINES = 100, 30
-_COUNTS = re.compile(r"(\d+) leases?\b.* (\d+) waiting")
+_FRAME = re.compile(rb"\x1b\[\?2026h(.*?)\x1b\[\?2026l", re.DOTALL)
+_COUNTS = re.compile(rb"(\d+) leases?\b.{1,20}?(\d+) waiting")
+_HELD = "█".encode()
 _LOOK_S = 0.05
 
 
@@ -66,13 +68,15 @@ class Onlooker:
             return False
 
     def _look_on(self) -> None:
-        command = grn_top("--every", "0.2s")
+        command = grn_top()
         terminal = Terminal(command, self._environ, columns=_COLUMNS, lines=_LINES)
+        data = b""
         try:
             while not self._over.is_set() and terminal.process.poll() is None:
-                terminal.read(_LOOK_S)
-                if terminal.settled:
-                    self._judge(terminal)
+                data += terminal.read_blindly(_LOOK_S)
+                for frame in _FRAME.finditer(data):
+                    self._judge(terminal, frame[1])
+                    data = data[frame.end() :]
             terminal.press("q")
             status = terminal.end()
             assert status == 0, f"grn top ended with {status}:\n{terminal.text}"
@@ -80,14 +84,16 @@ class Onlooker:
         finally:
             terminal.close()
 
-    def _judge(self, terminal: Terminal) -> None:
-        text = terminal.text
-        counts = _COUNTS.search(text)
+    def _judge(self, terminal: Terminal, frame: bytes) -> None:
+        """Draw a frame, which is a whole screen, if there is more on it than on any before."""
+        counts = _COUNTS.search(frame)
         if counts is None:
             return
-        found = (int(counts[1]), int(counts[2]), text.count("\n") - text.count("\n\n"))
+        found = (int(counts[1]), int(counts[2]), frame.count(_HELD))
         if found > self._most:
-            self._most, self.text, self.svg = found, text, terminal.svg("grn top")
+            self._most = found
+            terminal.draw(frame)
+            self.text, self.svg = terminal.text, terminal.svg("grn top")
 
     def keep(self, name: str, folder: str) -> None:
         """Write the fullest screen there, as text and as a picture."""

@@ -66,20 +66,24 @@ class Terminal:
 
     def read(self, within_s: float) -> bool:
         """Take in what the program writes; `False` if it was nothing in this time."""
+        data = self.read_blindly(within_s)
+        self.draw(data)
+        return bool(data)
+
+    def draw(self, data: bytes) -> None:
+        """Have on the screen what this does to it."""
+        self._stream.feed(data)
+
+    def read_blindly(self, within_s: float) -> bytes:
+        """Return what the program writes, and leave the screen as it is: to draw takes its time."""
         if not select.select([self._ours], [], [], within_s)[0]:
-            return False
+            return b""
         try:
             data = os.read(self._ours, 1 << 16)
         except OSError:  # EIO: the other side is closed
-            return False
+            return b""
         self.written += data
-        self._stream.feed(data)
-        return bool(data)
-
-    @property
-    def settled(self) -> bool:
-        """Whether the last frame is on the screen as a whole."""
-        return self.written.endswith(b"\x1b[?2026l")
+        return data
 
     @property
     def text(self) -> str:

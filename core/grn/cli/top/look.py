@@ -14,7 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-__all__ = ["ASCII", "FANCY", "OUTCOME_STYLES", "Glyphs", "colour_of", "letter_of", "size", "span"]
+__all__ = [
+    "ASCII",
+    "FANCY",
+    "OUTCOME_STYLES",
+    "Glyphs",
+    "colour_of",
+    "letter_of",
+    "number_of",
+    "size",
+    "span",
+]
 
 _LETTERS = string.ascii_lowercase + string.ascii_uppercase
 _COLOURS = (
@@ -93,15 +103,16 @@ ASCII = Glyphs(
 
 def letter_of(lease: Mapping[str, Any]) -> str:
     """Return a lease's letter: that of the next lease is the next one."""
-    return _LETTERS[_number(lease) % len(_LETTERS)]
+    return _LETTERS[number_of(lease) % len(_LETTERS)]
 
 
 def colour_of(lease: Mapping[str, Any]) -> str:
     """Return a lease's colour, which its neighbours in time do not have."""
-    return _COLOURS[_number(lease) % len(_COLOURS)]
+    return _COLOURS[number_of(lease) % len(_COLOURS)]
 
 
-def _number(lease: Mapping[str, Any]) -> int:
+def number_of(lease: Mapping[str, Any]) -> int:
+    """Return the number that a lease's id ends with: it rises from lease to lease."""
     number = str(lease["id"]).rpartition("-")[2]
     return int(number) if number.isascii() and number.isdigit() else sum(map(ord, number))
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from grn.cli.names import fitted, job_name
 from grn.cli.table import clean
 from grn.cli.top.grid import Cell, Column, Grid
-from grn.cli.top.look import OUTCOME_STYLES, colour_of, letter_of, size, span
+from grn.cli.top.look import OUTCOME_STYLES, colour_of, letter_of, number_of, size, span
 from grn.cli.top.view import LEASES, RECENT, WAITING
 
 TYPE_CHECKING = False
@@ -86,6 +86,7 @@ def leases_pane(scene: Scene, view: View) -> Pane:
     """List the leases that match the filter, in the chosen order."""
     every = scene.status["leases"]
     found = [lease for lease in every if _matches(scene, lease, view)]
+    found.sort(key=lambda lease: -number_of(lease))  # among equals the newest is first
     found.sort(key=_order(scene, view.sort), reverse=view.reverse)
     columns = (
         Column(""),
