@@ -30,9 +30,9 @@ Share the devices of this machine out to jobs whose need is only known once they
 commands:
   run        run a command, or many, each with a share of a device
   status     show devices, leases, and what every waiting job waits for
-  events     show what happens, as it happens
   top        the same live: who runs where, who waits for what and until when
   history    what ran here, when, with what memory, and how it ended
+  events     show what happens, as it happens
   run-notebook  execute a notebook with a share of a device
   queue      keep a list of commands and notebooks on disk, and work it off
   profiles   show, set or forget what was learnt about job types
