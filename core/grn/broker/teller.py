@@ -75,8 +75,14 @@ class Teller:
         if closely or now - self._marked_s >= _PROCESSES_S:
             self._marked, self._marked_s = dict(procs.with_marker()), now
         machine = self._core.machine
-        return [
-            f"lease {lease} has ended; of its processes {', '.join(map(str, pids))} still live"
+        ended = {
+            # They lived when it was looked, perhaps some time ago, and the lease as well.
+            lease: [pid for pid in pids if procs.marker(pid) == lease]
             for lease, pids in self._marked.items()
             if lease not in machine.leases and lease.startswith(f"{machine.token}-")
+        }
+        return [
+            f"lease {lease} has ended; of its processes {', '.join(map(str, pids))} still live"
+            for lease, pids in ended.items()
+            if pids
         ]

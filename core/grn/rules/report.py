@@ -118,8 +118,9 @@ def device_report(book: Book) -> dict[str, Any]:
 
 
 def _lease(machine: Machine, lease: Lease, now: float) -> dict[str, Any]:
-    books = machine.ledger.by_uuid
-    bookings = [books[uuid].bookings[lease.id] for uuid in lease.uuids if uuid in books]
+    books = [machine.ledger.by_uuid.get(uuid) for uuid in lease.uuids]
+    bookings = [book.bookings[lease.id] for book in books if book is not None]
+    measured = [book and book.bookings[lease.id].measured_mib for book in books]
     main = lease.main or lease.request.owner
     peak = peak_of(lease)
     return {
@@ -134,6 +135,7 @@ def _lease(machine: Machine, lease: Lease, now: float) -> dict[str, Any]:
         "devices": list(lease.uuids),
         "booked_mib": lease.booked_mib,
         "measured_mib": max((x.measured_mib for x in bookings), default=0),
+        "measured_each_mib": measured,
         "peak_mib": peak.mib if peak else lease.peak_mib if lease.samples else None,
         "peak_source": peak.source if peak else None,
         "state": str(lease.state),
