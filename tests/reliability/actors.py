@@ -85,6 +85,8 @@ class Client:
         self.wire = Wire(self.world, self.process.pid)
         self._frames = Frames()
         self.say(op="hello", magic="GRN", version=1, features=[], session=self.name)
+        if not self.last_id:
+            return self.wire  # it was never here before
         self.adopting = self._id()
         self.claimed = tuple(sorted(self.held))
         self.say(op="adopt", id=self.adopting, leases=list(self.claimed), nested=[])

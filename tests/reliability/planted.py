@@ -22,6 +22,7 @@ from grn.rules.ledger import Book, Booking
 from grn.rules.machine import Machine
 from tests.reliability.simulation import numbers
 from tests.reliability.sweep import EVENTS, why_it_fails
+from tests.reliability.world import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,8 +65,8 @@ def _acknowledge_before_write() -> list[Patch]:
         for effect in effects:
             if isinstance(effect, ev.Granted):
                 core._granted(effect)
-        for connection in list(core.unflushed):
-            connection.flush()
+        for told in list(core.unflushed):
+            told.flush()
         return real(recorder, [e for e in effects if not isinstance(e, ev.Granted)])
 
     return [(Recorder, "kept", kept)]
@@ -178,6 +179,11 @@ def _hanging_up_is_death() -> list[Patch]:
     return [(BrokerCore, "disconnected", disconnected)]
 
 
+def _peer_not_asked() -> list[Patch]:
+    """A client that has died meanwhile is taken for whoever has its number now."""
+    return [(Wire, "peer_has_died", lambda _: False)]
+
+
 BUGS: dict[str, Callable[[], list[Patch]]] = {
     patch.__name__[1:].replace("_", "-"): patch
     for patch in (
@@ -194,6 +200,7 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
         _measured_replaces_booked,
         _unkept_grant_told,
         _hanging_up_is_death,
+        _peer_not_asked,
     )
 }
 

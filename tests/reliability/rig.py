@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from grn import procs
+from grn.broker import connection as connection_module
 from grn.broker import core as core_module
 from grn.broker import journal as journal_module
 from grn.broker import watch as watch_module
@@ -56,6 +57,7 @@ def installed(world: World) -> Iterator[None]:
         (journal_module, "os", world.disk),
         (journal_module, "_read_all", world.disk.read_all),
         (watch_module, "os", table),
+        (connection_module, "peer_has_died", Wire.peer_has_died),
         (core_module, "time", world),
     ]
     before = [(place, name, getattr(place, name)) for place, name, _ in swapped]

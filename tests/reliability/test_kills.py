@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from grn.broker.connection import peer_has_died
 from tests.env import PATIENCE_S, ROOT, eventually
 from tests.reliability.crowd import Log, overlaps, read_logs
 
@@ -172,3 +175,34 @@ def test_a_suspended_broker_takes_everything_in_when_it_wakes(new_env: NewEnv) -
     assert gives.next(900)["op"] == "released"
     other.release(other.granted(request))
     assert env.status()["leases"] == []
+
+
+def test_who_connected_is_known_by_more_than_a_number() -> None:
+    """The kernel says whether the process that made a connection lives, while its number is taken."""
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as own:
+        listener.bind("")  # a name that the kernel chooses
+        listener.listen()
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(OSError):
+                socket.socket(socket.AF_UNIX).connect(listener.getsockname())
+            os._exit(0)
+        os.waitpid(pid, 0)
+        of_the_dead, _ = listener.accept()
+        own.connect(listener.getsockname())
+        of_the_living, _ = listener.accept()
+        with of_the_dead, of_the_living:
+            if not _kernel_knows_peers(of_the_living):
+                pytest.skip("this kernel does not tell a connection's process (Linux 6.5)")
+            before = len(os.listdir("/proc/self/fd"))
+            assert peer_has_died(of_the_dead)
+            assert not peer_has_died(of_the_living)
+            assert len(os.listdir("/proc/self/fd")) == before
+
+
+def _kernel_knows_peers(sock: socket.socket) -> bool:
+    try:
+        os.close(sock.getsockopt(socket.SOL_SOCKET, 77))
+    except OSError:
+        return False
+    return True

@@ -507,6 +507,7 @@ class Wire(Transport):
         super().__init__()
         self._world = world
         self.pid = pid
+        self.process = world.processes.table.get(pid)
         self.to_broker = bytearray()
         self.to_client = bytearray()
         self.client_closed = False
@@ -521,6 +522,10 @@ class Wire(Transport):
     def getsockopt(self, level: int, option: int, size: int) -> bytes:
         assert (level, option, size) == (socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         return struct.pack("3i", self.pid, 0, 0)
+
+    def peer_has_died(self) -> bool:
+        """Stand in for what the kernel says of who made a connection."""
+        return self.process is not None and not self.process.alive
 
     def write(self, data: Any) -> None:
         world = self._world

@@ -8,7 +8,10 @@ greet within 5 s is dropped too. Replies of one batch leave in one write.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
+import select
 import socket
 import struct
 from typing import TYPE_CHECKING, Any
@@ -47,7 +50,24 @@ MAX_UNREAD = 8 << 20
 
 _LONGEST_SESSION = 256
 _PEERCRED = struct.Struct("3i")
+_PIDFD = struct.Struct("i")
+_SO_PEERPIDFD = 77  # the socket module has no name for it
 log = logging.getLogger("grn.broker")
+
+
+def peer_has_died(peer: socket.socket) -> bool:
+    """Whether the process that made the connection is known to be dead."""
+    try:
+        raw = peer.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, _PIDFD.size)
+    except OSError as error:
+        return error.errno == errno.ESRCH  # other errors: before Linux 6.5 nobody can say
+    (pidfd,) = _PIDFD.unpack(raw)
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+    finally:
+        os.close(pidfd)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -220,6 +240,13 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._owner is None:
             start = procs.start_time(self.pid) if self.pid > 0 else None
+            transport = self._transport
+            # Asked after the start time was read: while who connected lives, the number is its
+            # own; after its death it may be anybody's.
+            if start is not None and (
+                transport is None or peer_has_died(transport.get_extra_info("socket"))
+            ):
+                raise LeaseError(f"the client, process {self.pid}, has died")
             if start is None:
                 raise LeaseError(
                     "the client's process cannot be seen by the broker (another pid namespace?):"
