@@ -12,6 +12,7 @@ from grn.rules.curve import (
     QUANTILES,
     has_cycles,
     is_preallocation,
+    period_s,
     quantiles,
     remember,
     steps,
@@ -39,6 +40,50 @@ def _curve(*mib: int, every_s: float = 1.0) -> Curve:
 def test_cycles_are_three_rises_with_dips_between(curve: Curve, *, cycles: bool) -> None:
     """Memory that rose three times to about its maximum has shown its cycle."""
     assert has_cycles(curve) == cycles
+
+
+def _read(rises_s: list[float], up_s: float, end_s: float, every_s: float = 0.1) -> Curve:
+    """Read at an even pace what a program holds that takes memory at these times, for so long each."""
+    moments = (number * every_s for number in range(int(end_s / every_s)))
+    return [
+        (at, 1000 if any(0 <= at - rise < up_s for rise in rises_s) else 300 * (at >= rises_s[0]))
+        for at in moments
+    ]
+
+
+@given(
+    epoch_s=st.floats(1.0, 8.0),
+    up=st.floats(0.3, 0.7),
+    boot_s=st.floats(0.0, 5.0),
+    epochs=st.integers(3, 7),
+)
+def test_the_period_of_a_training_loop_is_found(
+    epoch_s: float, up: float, boot_s: float, epochs: int
+) -> None:
+    """Whatever its length, how much of it holds memory, and how long the program took to begin."""
+    rises = [boot_s + epoch * epoch_s for epoch in range(epochs)]
+    curve = _read(rises, up * epoch_s, rises[-1] + epoch_s)
+    found = period_s(curve)
+    assert found is not None
+    assert found == pytest.approx(epoch_s, abs=0.3, rel=0.1)
+    assert has_cycles(curve)
+
+
+@pytest.mark.parametrize(
+    "rises_s", [[0, 1, 30], [0, 2, 9, 27, 30]], ids=["two and one much later", "ever other gaps"]
+)
+def test_rises_at_an_uneven_pace_are_no_cycle(rises_s: list[float]) -> None:
+    """Three peaks of one height alone do not show what comes next."""
+    curve = _read(rises_s, 0.5, 32.0)
+    assert period_s(curve) is None
+    assert not has_cycles(curve)
+
+
+def test_growth_has_no_period() -> None:
+    """What only grows is like itself a moment ago, and repeats nothing."""
+    assert period_s(_curve(*range(100, 2000, 100))) is None
+    assert period_s(_curve(500, 500, 500)) is None
+    assert period_s(_curve(0, 0)) is None
 
 
 @pytest.mark.parametrize(

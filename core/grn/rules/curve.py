@@ -15,6 +15,7 @@ __all__ = [
     "has_cycles",
     "is_large",
     "is_preallocation",
+    "period_s",
     "quantiles",
     "remember",
     "steps",
@@ -31,6 +32,9 @@ STEPS = 10
 _SIMILAR = 0.05
 _DIP = 0.10
 _CYCLES = 3
+_POINTS = 96
+"""At which an autocorrelation is reckoned: a quarter of a millisecond, now and then."""
+_ALIKE = 0.4
 LEAST_READINGS = 3
 """Fewer do not tell what a curve looks like."""
 _PREALLOCATED_SHARE = 0.70
@@ -104,9 +108,10 @@ def _weighed(curve: Curve, ended_s: float) -> list[tuple[int, float]]:
 
 
 def has_cycles(curve: Curve) -> bool:
-    """Tell whether memory rose three times to about its maximum with dips between.
+    """Tell whether memory rose three times to about its maximum with dips between, at an even pace.
 
-    A training loop that frees between epochs looks like this; its next cycle will look the same.
+    A training loop that frees between epochs looks like this; its next cycle will look the same. What
+    rises now and then, with ever other gaps, may be anything.
     """
     top = max((mib for _, mib in curve), default=0)
     if top == 0:
@@ -117,7 +122,33 @@ def has_cycles(curve: Curve) -> bool:
             cycles, risen = cycles + 1, True
         elif risen and mib <= top * (1 - _DIP):
             risen = False
-    return cycles >= _CYCLES
+    return cycles >= _CYCLES and period_s(curve) is not None
+
+
+def period_s(curve: Curve) -> float | None:
+    """Return the time after which a probe's readings repeat themselves, in seconds; `None`: they do not.
+
+    It is the first peak of their autocorrelation, after its first fall below zero, that is high enough,
+    within half of the time. The boot, before the first memory, is no part of it. Readings come at an
+    even pace, and are thinned out evenly.
+    """
+    held = curve[next((place for place, (_, mib) in enumerate(curve) if mib > 0), len(curve)) :]
+    levels = [mib for _, mib in held[:: -(-len(held) // _POINTS) or 1]]
+    count = len(levels)
+    mean = sum(levels) / count if count else 0.0
+    swings = [level - mean for level in levels]
+    power = sum(swing * swing for swing in swings)
+    if not power:
+        return None
+    fallen, before = False, 1.0
+    for lag in range(1, count // 2 + 2):
+        alike = sum(x * y for x, y in zip(swings, swings[lag:], strict=False)) / (count - lag)
+        alike *= count / power
+        if fallen and before >= _ALIKE and alike < before:
+            return (lag - 1) * (held[-1][0] - held[0][0]) / (count - 1)
+        fallen = fallen or alike < 0
+        before = alike
+    return None
 
 
 def is_large(mib: int, total_mib: int) -> bool:
