@@ -66,6 +66,7 @@ class Settings:
         "max_types",
         "order",
         "policy",
+        "priors",
         "provisional_after_s",
         "ram_reserve_mib",
         "sample_fast_s",
@@ -102,6 +103,7 @@ class Settings:
     history_days: int
     history_mib: int
     order: str
+    priors: bool
     debug_invariants: bool
     log_level: str
 

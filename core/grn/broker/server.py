@@ -170,6 +170,7 @@ def _assemble(
     store = ProfileStore(os.path.join(settings.state_dir, "profiles.sqlite"))
     in_memory = min(settings.max_types, _TYPES_IN_MEMORY)
     profiles = ProfileBook(Margin(*settings.margin_rule), limit=in_memory)
+    profiles.lends = settings.priors
     policies = Policies(settings.policy)
     machine = Machine(
         devices,

@@ -264,6 +264,13 @@ ROWS = (
         "which of equal priority goes first: who came first, or who is expected to be over soon",
     ),
     Row(
+        "priors",
+        False,
+        _switch,
+        "yes|no",
+        "whether an unknown type may share by what the same program needed with other arguments",
+    ),
+    Row(
         "limits",
         None,
         _limits,

@@ -123,7 +123,7 @@ class Decider:
         self._limits.count(leases)
         touched = self._profiles.touched
         if touched:
-            self._line.renew(touched)
+            self._line.renew(None if self._profiles.lends else touched)
             touched.clear()
 
     def _by_kind(self, now: float) -> Iterator[tuple[Request, Kind]]:

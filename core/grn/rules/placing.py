@@ -16,6 +16,7 @@ from grn.rules.interference import undisturbed
 from grn.rules.ledger import WHOLE_COMPUTE
 from grn.rules.model import DeviceState, LeaseState
 from grn.rules.policy import BUILT_IN, choose
+from grn.rules.priors import prior_mib
 from grn.rules.topology import distances
 from grn.rules.waiting import Reservation, would_delay
 
@@ -139,7 +140,7 @@ class Placer:
             return self._shared(settled)
         learnt = self._profiles.estimate_mib(request.type, model, factor=OTHER_MODEL_FACTOR)
         if learnt is None:
-            return self._unknown(request.type)
+            return self._unknown(request.type, model)
         if self._profiles.ooms(request.type, model) >= ALONE_AFTER_OOMS:
             return Need(None, alone=True, probe=False)
         return self._shared(learnt)
@@ -153,9 +154,12 @@ class Placer:
             need = self._needs[mib] = Need(mib, alone=False, probe=False)
         return need
 
-    def _unknown(self, job_type: str) -> Need:
+    def _unknown(self, job_type: str, model: str) -> Need:
         if self._profiles.runs_unmeasured(job_type):
             return Need(None, alone=True, probe=True)
+        prior = prior_mib(self._profiles, job_type, model) if self._profiles.lends else None
+        if prior is not None and prior <= self.smallest_mib:
+            return self._shared(prior)
         for lease in self._leases.values():
             if lease.state is LeaseState.PROBE and lease.type == job_type:
                 text = f"the first run of this type is being measured (lease {lease.id})"

@@ -59,6 +59,8 @@ class ProfileBook:
         recall: Callable[[str], Iterable[Profile]] | None = None,
     ) -> None:
         self.margin = margin
+        self.lends = False
+        """Whether an unknown type may go by what similar ones need; see `priors`."""
         self.limit = limit
         self.recall = recall
         self._by_type: dict[str, dict[str, Profile]] = {}
@@ -110,6 +112,10 @@ class ProfileBook:
     def of_type(self, job_type: str) -> list[Profile]:
         """List what is known of a type, by device model."""
         return list(self._of_type(job_type).values())
+
+    def types(self) -> Iterable[str]:
+        """List the types in memory."""
+        return self._by_type.keys()
 
     def all(self) -> list[Profile]:
         """List what is in memory."""

@@ -188,10 +188,10 @@ class WaitingLine:
         if self.by_run_time and self.expected_s is not None:
             kind.delay_s = STRETCH * (self.expected_s(kind.request.type) or 0.0)
 
-    def renew(self, types: set[str]) -> None:
-        """Take note that what is known of these job types has changed."""
+    def renew(self, types: set[str] | None) -> None:
+        """Take note that what is known of these job types has changed; `None`: of any."""
         for kind in self._kinds.values():
-            if kind.request.type in types:
+            if types is None or kind.request.type in types:
                 kind.fresh = True
 
     def key(self, ticket: int) -> Key:
