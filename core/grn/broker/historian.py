@@ -25,6 +25,7 @@ from grn.history.rows import (
     granted_row,
     merge,
     restored_row,
+    wished_row,
 )
 from grn.history.writer import Batch, HistoryWriter
 from grn.rules import events as ev
@@ -97,7 +98,11 @@ class Historian:
                 self._row(event["lease"], granted_row(event, effect.lease.request))
         elif name == "ended":
             assert isinstance(effect, ev.Reported | ev.Lost)  # noqa: S101 - what tells of an end
-            self._row(event["lease"], ended_row(event, effect.lease, now))
+            lease = effect.lease
+            row = self._batch.leases.get(lease.id)
+            if row is None or "type" not in row:
+                self._row(lease.id, {**wished_row(lease.request), "devices": " ".join(lease.uuids)})
+            self._row(lease.id, ended_row(event, lease, now))
         elif name == "freed":
             self._row(event["lease"], {"freed_at": event["at"]})
         elif name == "started":
@@ -113,12 +118,14 @@ class Historian:
     def _row(self, lease_id: str, told: Row) -> None:
         leases = self._batch.leases
         known = leases.get(lease_id)
-        if known is None:
-            if len(leases) >= _MOST_KEPT:
-                del leases[next(iter(leases))]
-                self._dropped += 1
-            known = leases[lease_id] = {"id": lease_id}
-        merge(known, told)
+        if known is not None:
+            merge(known, told)
+            return
+        if len(leases) >= _MOST_KEPT:
+            del leases[next(iter(leases))]
+            self._dropped += 1
+        told["id"] = lease_id
+        leases[lease_id] = told
 
     def _note_devices(self, at: float) -> None:
         books = self._machine.ledger.books

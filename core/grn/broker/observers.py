@@ -131,6 +131,7 @@ class Observers:
         if not gathered:
             return
         fresh: list[dict[str, Any]] = []
+        at, now, _ = gathered[-1]
         profiles = self._core.machine.profiles
         for at, now, effects in gathered:
             for happening, effect in happenings(effects, now, profiles):
