@@ -69,6 +69,7 @@ class Historian:
         self._minutes = Minutes()
         self._lost: dict[str, int] = {}
         self._lost_s = -_LOST_EVERY_S
+        self._looked_s = 0.0
         self._failed = ""
         self._dropped = 0
         self._answer: Future[JournalError | None] | None = None
@@ -137,8 +138,9 @@ class Historian:
             self._lost, self._lost_s = {}, -_LOST_EVERY_S
         elif now - self._lost_s >= _LOST_EVERY_S:
             self._lost, self._lost_s = lost_now(self._machine), now
-        told = self._minutes.look(at, held_now(self._machine.ledger.books), self._lost)
-        self._told(told)
+        held, after_s = held_now(self._machine.ledger.books), now - self._looked_s
+        self._looked_s = now
+        self._told(self._minutes.look(at, held, self._lost, after_s=after_s))
 
     def _told(self, told: Told) -> None:
         if told.usage or told.lost:

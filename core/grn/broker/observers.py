@@ -136,6 +136,8 @@ class Observers:
         for at, now, effects in gathered:
             for happening, effect in happenings(effects, now, profiles):
                 fresh.append(self._numbered(at, happening, effect, now))
+        if self.history is not None and not self._core.machine.leases:
+            self.history.looked(now, at)  # nobody looks at the devices until there is a lease again
         fresh += [self._numbered(at, each, None, now) for each in self._beside()]
         self._push(fresh)
 
