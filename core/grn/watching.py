@@ -49,7 +49,8 @@ class Watch:
     Raises:
         BrokerUnavailable: no broker runs.
         BrokerSilent: it does not answer.
-        UsageError: nothing is asked for, or it is of an older version and cannot be watched.
+        UsageError: nothing is asked for.
+        ProtocolError: it is of an older version and cannot be watched.
     """
 
     def __init__(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.env import eventually
+from tests.env import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -259,6 +261,28 @@ def test_minutes_of_use_and_of_loss_are_recorded(new_env: NewEnv):
     lost = rows(env, "SELECT * FROM lost")
     assert {row["cause"] for row in lost} == {"probe"}
     assert sum(row["mib_s"] for row in lost) > 9000 * 0.5
+
+
+def test_commands_and_functions_tell_what_they_took(new_env: NewEnv):
+    """`grn run` and a function in a process of its own tell processor time and resident memory."""
+    env = new_env()
+    burn = "x = bytearray(30 << 20)\nfor n in range(10 ** 6): n * n\n"
+    run = env.popen(
+        [sys.executable, "-m", "grn", "run", "--", sys.executable, "-c", burn],
+        stdin=subprocess.DEVNULL, cwd=env.folder,
+    )  # fmt: skip
+    assert run.wait(2 * PATIENCE_S) == 0
+    script = os.path.join(env.folder, "script.py")
+    body = "".join(f"    {line}\n" for line in burn.splitlines())
+    with open(script, "w", encoding="ascii") as file:
+        file.write(f"import grn\n\n\n@grn.job\ndef burn():\n{body}\n\nburn()\n")
+    assert env.popen([sys.executable, script], cwd=env.folder).wait(2 * PATIENCE_S) == 0
+    env.stop()
+    by_engine = {row["engine"]: row for row in rows(env)}
+    assert set(by_engine) == {"run", "python"}
+    for row in by_engine.values():
+        assert row["cpu_s"] > 0
+        assert row["rss_mib"] >= 30
 
 
 def test_a_busy_broker_records_all(new_env: NewEnv):

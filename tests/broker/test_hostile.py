@@ -255,7 +255,7 @@ def test_a_report_that_outgrows_a_frame_comes_in_pages(new_env: NewEnv):
 
 def test_clients_that_come_and_go(new_env: NewEnv):
     """Five hundred connections that end in every way leave nothing behind in the broker."""
-    env = new_env(debug="no")
+    env = new_env(debug="no", history_days=0)  # it opens files of its own
     talker = env.talker()
     before = _descriptors(env)
     for number in range(500):

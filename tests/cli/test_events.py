@@ -51,6 +51,11 @@ def test_as_json(env: BrokerEnv, grn: Grn):
     assert [event["event"] for event in events] == ["ended", "freed"]
     assert [event["seq"] for event in events] == [3, 4]
     assert {event["lease"] for event in events} == {lease}
+    done = grn("events", "--json", "--since", "4")
+    assert (done.returncode, done.stdout) == (0, "")
+    done = grn("events", "--json", "--since", "99")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [event["event"] for event in events] == ["gap", "broker", "granted", "ended", "freed"]
 
 
 def test_without_a_broker(env: BrokerEnv, grn: Grn):

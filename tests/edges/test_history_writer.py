@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grn.errors import JournalError
-from grn.history.rows import COLUMNS, merge
+from grn.history.rows import COLUMNS, merge, wished_row
 from grn.history.schema import SCHEMA_VERSION
 from grn.history.writer import Batch, HistoryWriter
+from grn.rules.model import Owner, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,7 +109,8 @@ def test_nothing_known_is_overwritten_by_nothing(path: str, told: list[dict[str,
 
 def test_bytes_that_are_no_text_are_kept_in_words(path: str, writer: NewWriter):
     """A command may hold bytes that are not UTF-8."""
-    writer().write(Batch(leases=lease(1, type=os.fsdecode(b"a\xffb"), label="Zürich")))
+    request = Request(1, os.fsdecode(b"a\xffb"), Owner(1, 1), label="Zürich")
+    writer().write(Batch(leases=lease(1, **wished_row(request))))
     (row,) = rows(path)
     assert row["type"] == "a\\udcffb"
     assert row["label"] == "Zürich"

@@ -102,6 +102,14 @@ def test_a_clock_that_is_set_back_counts_nothing() -> None:
     assert minutes.close().lost == [(0.0, "head", 50.0)]
 
 
+def test_time_that_the_machine_has_slept_counts_nothing() -> None:
+    """A day passes on the clock, ten seconds of it awake."""
+    minutes = Minutes()
+    minutes.look(100.0, {"d": (1000, 500, 0)}, {"head": 5})
+    told = minutes.look(86500.0, {}, {}, after_s=10.0)
+    assert [*told.lost, *minutes.close().lost] == [(86460.0, "head", 50.0)]
+
+
 @given(
     st.lists(
         st.tuples(st.floats(0.01, 200.0), st.integers(0, 5000), st.integers(0, 900)), min_size=1

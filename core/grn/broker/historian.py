@@ -25,6 +25,7 @@ from grn.history.rows import (
     granted_row,
     merge,
     restored_row,
+    wished_row,
 )
 from grn.history.writer import Batch, HistoryWriter
 from grn.rules import events as ev
@@ -68,6 +69,7 @@ class Historian:
         self._minutes = Minutes()
         self._lost: dict[str, int] = {}
         self._lost_s = -_LOST_EVERY_S
+        self._looked_s = 0.0
         self._failed = ""
         self._dropped = 0
         self._answer: Future[JournalError | None] | None = None
@@ -97,7 +99,11 @@ class Historian:
                 self._row(event["lease"], granted_row(event, effect.lease.request))
         elif name == "ended":
             assert isinstance(effect, ev.Reported | ev.Lost)  # noqa: S101 - what tells of an end
-            self._row(event["lease"], ended_row(event, effect.lease, now))
+            lease = effect.lease
+            row = self._batch.leases.get(lease.id)
+            if row is None or "type" not in row:
+                self._row(lease.id, {**wished_row(lease.request), "devices": " ".join(lease.uuids)})
+            self._row(lease.id, ended_row(event, lease, now))
         elif name == "freed":
             self._row(event["lease"], {"freed_at": event["at"]})
         elif name == "started":
@@ -113,12 +119,14 @@ class Historian:
     def _row(self, lease_id: str, told: Row) -> None:
         leases = self._batch.leases
         known = leases.get(lease_id)
-        if known is None:
-            if len(leases) >= _MOST_KEPT:
-                del leases[next(iter(leases))]
-                self._dropped += 1
-            known = leases[lease_id] = {"id": lease_id}
-        merge(known, told)
+        if known is not None:
+            merge(known, told)
+            return
+        if len(leases) >= _MOST_KEPT:
+            del leases[next(iter(leases))]
+            self._dropped += 1
+        told["id"] = lease_id
+        leases[lease_id] = told
 
     def _note_devices(self, at: float) -> None:
         books = self._machine.ledger.books
@@ -130,8 +138,9 @@ class Historian:
             self._lost, self._lost_s = {}, -_LOST_EVERY_S
         elif now - self._lost_s >= _LOST_EVERY_S:
             self._lost, self._lost_s = lost_now(self._machine), now
-        told = self._minutes.look(at, held_now(self._machine.ledger.books), self._lost)
-        self._told(told)
+        held, after_s = held_now(self._machine.ledger.books), now - self._looked_s
+        self._looked_s = now
+        self._told(self._minutes.look(at, held, self._lost, after_s=after_s))
 
     def _told(self, told: Told) -> None:
         if told.usage or told.lost:

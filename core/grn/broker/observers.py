@@ -148,10 +148,13 @@ class Observers:
         if not gathered:
             return
         fresh: list[dict[str, Any]] = []
+        at, now, _ = gathered[-1]
         profiles = self._core.machine.profiles
         for at, now, effects in gathered:
             for happening, effect in happenings(effects, now, profiles):
                 fresh.append(self._numbered(at, happening, effect, now))
+        if self.history is not None and not self._core.machine.leases:
+            self.history.looked(now, at)  # nobody looks at the devices until there is a lease again
         fresh += [self._numbered(at, each, None, now) for each in self._beside()]
         self._push(fresh)
 

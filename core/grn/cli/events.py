@@ -39,7 +39,8 @@ def main(argv: Sequence[str]) -> int:
     show = _as_json if args.json else _as_text(args.socket)
     if not args.follow:
         with Watch(args.socket, since=args.since or 0) as watch:
-            _show_kept(watch, show)
+            if watch.missed != 0 or (args.since or 0) < watch.seq:
+                _show_kept(watch, show)
         return 0
     since = args.since
     watch = Watch(args.socket, since=since)
@@ -69,14 +70,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _show_kept(watch: Watch, show: Callable[[Event], None]) -> None:
     """Show what is known by now, and no more."""
-    last = watch.seq
-    while last:
-        told = watch.next()
-        if told is None:
-            continue
-        _, event = told
+    for _, event in watch:
         show(event)
-        if event["seq"] >= last and event["event"] != "gap":
+        if event["seq"] >= watch.seq and event["event"] != "gap":
             return
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "lease_values",
     "merge",
     "restored_row",
+    "wished_row",
 ]
 
 Row = dict[str, Any]
@@ -69,7 +70,7 @@ def granted_row(event: Mapping[str, Any], request: Request) -> Row:
     """Return what is known of a lease when it is granted, from its `granted` event."""
     at, waited = event["at"], event["waited_s"]
     return {
-        **_wished(request),
+        **wished_row(request),
         "id": event["lease"],
         "pid": event["pid"],
         "devices": " ".join(event["devices"]),
@@ -81,10 +82,11 @@ def granted_row(event: Mapping[str, Any], request: Request) -> Row:
     }
 
 
-def _wished(request: Request) -> Row:
+def wished_row(request: Request) -> Row:
+    """Return what was asked for, which every record needs."""
     return {
-        "type": request.type,
-        "label": request.label,
+        "type": _kept(request.type),
+        "label": _kept(request.label),
         "uid": request.owner.uid,
         "engine": request.engine or None,
         "policy": str(request.policy),
@@ -99,9 +101,6 @@ def ended_row(event: Mapping[str, Any], lease: Lease, ended_s: float) -> Row:
     known = lease.samples and lease.peak_mib
     curve = steps(lease.history, began_s, ended_s, top_mib=lease.peak_mib) if known else []
     return {
-        **_wished(lease.request),
-        "id": lease.id,
-        "devices": " ".join(lease.uuids),
         "ended_at": event["at"],
         **{key: event[key] for key in _OF_AN_END},
         "curve": json.dumps(curve, separators=(",", ":")) if curve else None,
@@ -113,7 +112,7 @@ def restored_row(lease: Lease) -> Row:
     main = lease.main or lease.request.owner
     end = lease.end
     return {
-        **_wished(lease.request),
+        **wished_row(lease.request),
         "id": lease.id,
         "pid": main.pid,
         "devices": " ".join(lease.uuids),
@@ -129,12 +128,14 @@ def restored_row(lease: Lease) -> Row:
 
 def merge(known: Row, more: Mapping[str, Any]) -> None:
     """Add to a row what another one tells of the same lease: the later word counts, if there is one."""
-    known.update((key, value) for key, value in more.items() if value is not None)
+    for key, value in more.items():
+        if value is not None:
+            known[key] = value
 
 
 def lease_values(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return a row in the order of the columns."""
-    return tuple([_kept(row.get(column)) for column in COLUMNS])
+    return tuple(map(row.get, COLUMNS))
 
 
 def event_row(event: Mapping[str, Any]) -> tuple[float, str, str]:
@@ -148,8 +149,6 @@ def device_row(device: Device, at: float) -> tuple[Any, ...]:
     return (device.uuid, device.index, _kept(device.model), *sizes, at)
 
 
-def _kept(value: Any) -> Any:
+def _kept(text: str) -> str:
     """Make a text fit for UTF-8: of a command, bytes may be left that are none."""
-    if type(value) is not str or value.isascii():
-        return value
-    return value.encode(errors="backslashreplace").decode()
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()

@@ -101,6 +101,13 @@ _FORGET_OLD = (
 )
 
 
+_FORGET_BEFORE = (
+    "DELETE FROM event WHERE at < ?",
+    "DELETE FROM usage WHERE at < ?",
+    "DELETE FROM lost WHERE at < ?",
+)
+
+
 @dataclass(slots=True)
 class Batch:
     """What is written at once. `leases`: by id; a row without a type completes one that is there."""
@@ -275,8 +282,9 @@ class HistoryWriter:
         )
         gone = db.execute(query, (part,)).rowcount
         (first,) = db.execute("SELECT MIN(granted_at) FROM lease").fetchone()
-        for table in ("event", "usage", "lost") if first is not None else ():
-            db.execute(f"DELETE FROM {table} WHERE at < ?", (first - _MINUTE_S,))  # noqa: S608 - ours
+        before = 0.0 if first is None else first - _MINUTE_S
+        for query in _FORGET_BEFORE:
+            db.execute(query, (before,))
         return gone
 
     @staticmethod

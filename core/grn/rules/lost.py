@@ -32,7 +32,7 @@ def lost_now(machine: Machine) -> dict[str, int]:
     waiting = _shapes(machine)
     if not waiting:
         return {}
-    lost = dict.fromkeys(CAUSES, 0)
+    lost: dict[str, int] = dict.fromkeys(CAUSES, 0)
     head = machine.reservation
     for book in machine.ledger.books:
         if book.state is not DeviceState.OK:

@@ -61,10 +61,21 @@ class Minutes:
         self._usage: dict[tuple[float, str], list[float | None]] = {}
         self._losses: dict[tuple[float, str], float] = {}
 
-    def look(self, at: float, held: Mapping[str, Held], lost: Mapping[str, int]) -> Told:
-        """Take in how it is now, at this time of day; return the minutes that are over."""
+    def look(
+        self,
+        at: float,
+        held: Mapping[str, Held],
+        lost: Mapping[str, int],
+        *,
+        after_s: float = float("inf"),
+    ) -> Told:
+        """Take in how it is now, at this time of day; return the minutes that are over.
+
+        `after_s` is how long ago the look before was: less than the time of day says, where that
+        was set or the machine has slept.
+        """
         if self._at is not None and (self._held or self._lost):
-            self._add(self._at, at)
+            self._add(max(self._at, at - after_s), at)
         self._at, self._held, self._lost = at, held, lost
         return self._over(at - at % _MINUTE_S)
 
