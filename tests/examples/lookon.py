@@ -5,9 +5,11 @@ Without a browser, or the packages for it, nothing is looked at, and `Seen.why_n
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
+import tempfile
 from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
-__all__ = ["Onlooker", "Seen"]
+__all__ = ["Browsing", "Seen"]
 
 _WIDE = {"x": 0, "y": 0, "width": 1240}
 _TALL = 1500
+_GLANCE_EVERY_S = 0.5
 
 
 class Seen(NamedTuple):
@@ -41,7 +44,7 @@ class Seen(NamedTuple):
     """Errors of any kind that the browser noted."""
 
 
-class Onlooker:
+class Browsing:
     """A context around the run of an example; `glance` now and then while it runs."""
 
     def __init__(self, environ: dict[str, str], screens: str, name: str) -> None:
@@ -65,7 +68,7 @@ class Onlooker:
         missing = [name for name in ("playwright", "aiohttp") if find_spec(name) is None]
         return f"not installed: {', '.join(missing)}" if missing else ""
 
-    def __enter__(self) -> Onlooker:  # noqa: PYI034 - a test's own
+    def __enter__(self) -> Browsing:  # noqa: PYI034 - a test's own
         if not self._why_not:
             assert self._path is not None
             self._browser = self._stack.enter_context(launched(self._path))
@@ -103,6 +106,30 @@ class Onlooker:
         clip: Any = {**_WIDE, "height": min(height, _TALL)}
         path = os.path.join(self._screens, f"{name}.png")
         window.page.screenshot(path=path, full_page=True, clip=clip)
+
+    def run(self, argv: list[str], within_s: float) -> tuple[int, str]:
+        """Run a command in this environment, glancing all the while; return status and output.
+
+        Raises:
+            TimeoutError: it takes longer; it has been killed.
+        """
+        with tempfile.TemporaryFile() as output:
+            run = subprocess.Popen(
+                argv, env=self._environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+            try:
+                for _ in range(int(within_s / _GLANCE_EVERY_S)):
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        run.wait(_GLANCE_EVERY_S)
+                        break
+                    self.glance()
+                else:
+                    raise TimeoutError(f"{argv} has not ended after {within_s} s")
+            finally:
+                run.kill()
+                run.wait()
+            output.seek(0)
+            return run.returncode, output.read().decode(errors="replace")
 
     def report(self, ended: int) -> None:
         """Look at both pages when so many leases have ended."""

@@ -14,6 +14,8 @@ import pytest
 
 from grn.client import Client
 from grn.settings import load
+from tests.browser import screens_in
+from tests.examples.lookon import Browsing, Seen
 from tests.examples.onlooker import Onlooker
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Story(NamedTuple):
     metrics: list[dict[str, Any]]
     profiles: list[dict[str, Any]]
     onlooker: Onlooker
+    seen: Seen
 
     @property
     def trainings(self) -> int:
@@ -57,22 +60,16 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]),
     }
     try:
-        with Onlooker(env, load({}, env)) as onlooker:
-            done = subprocess.run(
-                ["sh", str(project / "run.sh")],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=TIME_LIMIT_S,
-                check=False,
-                text=True,
-            )
-        assert done.returncode == 0, done.stdout
-        with Client(load({}, env)) as client:
-            profiles = client.profiles("list")
-        metrics = [_json(path) for path in sorted(project.glob("runs/*.json"))]
-        yield Story(done.stdout, metrics, profiles, onlooker)
+        with Browsing(env, screens_in(folder), "doit") as browsing:
+            with Onlooker(env, load({}, env)) as onlooker:
+                status, output = browsing.run(["sh", str(project / "run.sh")], TIME_LIMIT_S)
+            assert status == 0, output
+            with Client(load({}, env)) as client:
+                profiles = client.profiles("list")
+            metrics = [_json(path) for path in sorted(project.glob("runs/*.json"))]
+            browsing.report(ended=len(metrics))
+        assert browsing.seen is not None
+        yield Story(output, metrics, profiles, onlooker, browsing.seen)
     finally:
         subprocess.run(["grn", "broker", "stop"], env=env, check=False, timeout=30)
 
@@ -80,6 +77,17 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 def _json(path: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text())
     return found
+
+
+def test_pages_show_what_ran(story: Story) -> None:
+    """The live page and the report draw each training, and the browser has no complaint."""
+    seen = story.seen
+    if seen.why_not:
+        pytest.skip(seen.why_not)
+    assert len(seen.report_ids) >= story.trainings
+    assert seen.live_ids == seen.report_ids
+    assert seen.together >= 2
+    assert seen.complaints == []
 
 
 def test_every_training_succeeds(story: Story) -> None:

@@ -17,8 +17,7 @@ from grn.client import Client
 from grn.errors import BrokerUnavailable
 from grn.settings import load
 from tests.browser import screens_in
-from tests.examples.lookon import Onlooker as Browsing
-from tests.examples.lookon import Seen
+from tests.examples.lookon import Browsing, Seen
 from tests.examples.onlooker import Onlooker
 
 if TYPE_CHECKING:

@@ -201,7 +201,7 @@ class Live {
     const list = this.status.waiters;
     const rows = list.slice(0, MOST_ROWS).map((told) => [
       waiterCell(told), duration(told.since_s), wish(told), known(told.expected_s) ? `in ${duration(told.expected_s)}` : UNKNOWN, told.reason]);
-    fill("waiting", table([["job", "name"], ["waits for", "n"], ["wants"], ["expected", "nowrap"], ["why it waits", "wide"]], rows, "Nobody waits."), more(list));
+    fill("waiting", table([["job", "name"], ["waits for", "n"], ["wants", "nowrap"], ["expected", "nowrap"], ["why it waits", "wide"]], rows, "Nobody waits."), more(list));
   }
 
   _recent() {

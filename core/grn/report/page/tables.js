@@ -40,7 +40,7 @@ function drawFigures(model, rows) {
   fill(
     "figures",
     figure("leases", all.toLocaleString("en-GB"), `of ${count(model.data.types_in_all, "type")}${running ? `, ${running} run` : ""}`),
-    figure("ended well", all - running ? share(ok, all - running) : UNKNOWN, bad ? `${bad} failed or stopped` : "none failed"),
+    figure("ended well", all - running ? share(ok, all - running) : UNKNOWN, bad ? `${bad} failed or stopped` : all > running ? "none failed" : null),
     figure("out of memory", ooms ? `▲ ${ooms}` : "0", null, ooms > 0),
     figure("memory booked", memoryTime(booked), `${share(booked, totalOf(model, "total_mib") * (to - from))} of ${duration(to - from)}`),
     figure("waited", duration(quantile(waited, 0.5)), waited.length ? `median; longest ${duration(waited[waited.length - 1])}` : null),
