@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from grn.cli.status import notes, tables
 from grn.cli.table import print_tables
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+    from tests.env import BrokerEnv
 
 STATUS: dict[str, Any] = {
     "schema": 1,
@@ -95,6 +102,39 @@ def test_waiters_show_their_reason(text: str) -> None:
     assert STATUS["waiters"][0]["reason"] in words
 
 
+def expecting(*seconds: float | None) -> dict[str, Any]:
+    """A status whose waiters are expected to start in so long."""
+    waiter = STATUS["waiters"][0]
+    return {**STATUS, "waiters": [{**waiter, "expected_s": second} for second in seconds]}
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_waiters_show_when_they_are_expected_to_start(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each its own; what is not known is a question mark, never a number."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_tables(tables(expecting(None, 0.2, 75, 600)))
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= columns
+    lines = [line for line in out.split("\n\n")[-1].splitlines() if "big (python big.py)" in line]
+    told = [line.partition("big (")[0].split(maxsplit=2)[2].strip() for line in lines]
+    assert told == ["?", "a moment", "75 s", "10 min"]
+
+
+@pytest.mark.parametrize(("columns", "second"), [(80, None), (59, 75)])
+def test_no_column_of_unknowns(
+    columns: int,
+    second: float | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where no start is known, or there is no room for it, nothing is said of it."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_tables(tables(expecting(second, second)))
+    assert "starts in" not in capsys.readouterr().out
+
+
 def test_left_overs_and_warnings_are_said(text: str) -> None:
     """Processes that stayed behind and warnings are sentences of their own."""
     assert "left over by lease k3 (train): process 401, 402" in text
@@ -149,3 +189,19 @@ def test_a_label_is_not_given_up_for_a_type() -> None:
     name = leases.rows[0][-1]
     assert leases.shorten(name, 25) == "evaluate-the-last-week"
     assert leases.shorten(name, 70).startswith("evaluate-the-last-week (python train.py")
+
+
+def test_the_broker_tells_when_a_job_is_expected_to_start(
+    env: BrokerEnv, broker: int, grn: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """By the run times that were learnt; after a type that never ran nobody knows."""
+    del broker
+    talker = env.talker()
+    whole = {"memory_mib": 8192, "gpus": 2}
+    talker.release(talker.acquire("train", **whole))
+    talker.acquire("train", **whole)
+    talker.ask("never seen", **whole)
+    talker.ask("train", **whole)
+    first, second = json.loads(grn("status", "--json").stdout)["waiters"]
+    assert (first["expected_s"], second["expected_s"]) == (0.0, None)
+    assert "a moment" in grn("status").stdout

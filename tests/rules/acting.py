@@ -176,7 +176,9 @@ class Stage:
         job.held.update(dict.fromkeys(uuids, mib))
         self.look()
 
-    def finish(self, job: Job, end: End | None = None, *, holds_on: bool = False) -> None:
+    def finish(
+        self, job: Job, end: End | None = None, *, holds_on: bool = False, settle: bool = True
+    ) -> None:
         """Let a job end and be released; with `holds_on` something of it keeps its memory."""
         assert job.lease is not None
         if not holds_on:
@@ -187,7 +189,8 @@ class Stage:
         self.step(ev.Released(self.now, job.lease.id, end or job.end, ticket))
         del self.jobs[ticket]
         job.ended_s = self.now
-        self.settle()
+        if settle:
+            self.settle()
 
     def cancel(self, job: Job) -> None:
         """Withdraw a request."""

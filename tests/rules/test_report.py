@@ -17,7 +17,7 @@ LEASE_KEYS = {
     *("id", "type", "label", "pid", "devices"),
     *("booked_mib", "measured_mib", "peak_mib", "state", "left_over"),
 }
-WAITER_KEYS = {"type", "label", "since_s", "reason"}
+WAITER_KEYS = {"type", "label", "since_s", "reason", "expected_s"}
 PROFILE_KEYS = {"type", "device_model", "estimate_mib", "peak_mib", "runs", "source", "state"}
 
 
@@ -116,6 +116,17 @@ def test_a_waiter_tells_since_when_and_why() -> None:
     waiter = status_report(_busy().machine, 5.0, [])["waiters"][0]
     assert (waiter["type"], waiter["label"], waiter["since_s"]) == ("waits", "w", 3.0)
     assert "device 0: 4000 MiB free of 8000" in waiter["reason"]
+
+
+def test_a_waiter_tells_in_how_long_it_is_expected_to_start() -> None:
+    """In seconds from now; null where nobody knows, or nobody has worked it out."""
+    machine = _busy().machine
+    ticket = next(iter(machine.line)).ticket
+    told = [
+        status_report(machine, 5.0, [], expected)["waiters"][0]["expected_s"]
+        for expected in ({ticket: 12.5}, {ticket: 4.0}, {ticket: None}, {}, None)
+    ]
+    assert told == [7.5, 0.0, None, None, None]
 
 
 def test_a_status_can_travel() -> None:

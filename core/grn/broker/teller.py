@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grn import procs
+from grn.rules.expected import Expectations
 from grn.rules.lost import lost_now
 from grn.rules.report import status_report
 from grn.rules.seeing import warnings as seen_warnings
@@ -23,6 +24,7 @@ class Teller:
 
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
+        self._expected = Expectations()
         self._marked: dict[str, list[int]] = {}
         self._marked_s = -_PROCESSES_S
 
@@ -30,7 +32,9 @@ class Teller:
         """Describe the books; processes that were left behind as of now only if `closely`."""
         core = self._core
         core.observers.tell()
-        report = status_report(core.machine, core.now(), self._warnings(closely=closely))
+        now = core.now()
+        starts = self._expected.at(core.machine, now)
+        report = status_report(core.machine, now, self._warnings(closely=closely), starts)
         report["recent"] = list(core.observers.recent)
         if report["waiters"]:
             report["lost"] = lost_now(core.machine)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from grn.cli.table import Table, format_seconds, print_tables, shortened
+from grn.cli.table import Table, format_seconds, print_tables, shortened, width
 from grn.client import Client
 from grn.rules.units import format_mib
 from grn.settings import load
@@ -25,6 +25,7 @@ __all__ = ["main"]
 
 _NAME_IN_A_SENTENCE = 40
 _LEAST_OF_A_TYPE = 24
+_LEAST_FOR_STARTS = 60
 
 
 def main(argv: Sequence[str]) -> int:
@@ -63,13 +64,18 @@ def tables(status: Mapping[str, Any]) -> list[Table]:
             [_lease_row(lease, index) for lease in status["leases"]],
             shorten=_fitted,
         ),
-        Table(
-            "waiting",
-            (">since", "job and reason"),
-            [_waiter_row(waiter) for waiter in status["waiters"]],
-            shorten=_fitted,
-        ),
+        _waiting(status["waiters"]),
     ]
+
+
+def _waiting(waiters: Sequence[Mapping[str, Any]]) -> Table:
+    """Show expected starts where any is known and there is room beside the reasons."""
+    starts = width() >= _LEAST_FOR_STARTS and any(
+        waiter.get("expected_s") is not None for waiter in waiters
+    )
+    columns = (">since", *([">starts in"] if starts else []), "job and reason")
+    rows: list[Sequence[str]] = [_waiter_row(waiter, starts=starts) for waiter in waiters]
+    return Table("waiting", columns, rows, shorten=_fitted)
 
 
 def notes(status: Mapping[str, Any]) -> list[str]:
@@ -132,8 +138,17 @@ def _lease_row(lease: Mapping[str, Any], index: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _waiter_row(waiter: Mapping[str, Any]) -> list[str]:
-    return [format_seconds(waiter["since_s"]), f"{_job(waiter)}\n{waiter['reason']}"]
+def _waiter_row(waiter: Mapping[str, Any], *, starts: bool) -> list[str]:
+    start = [_expected(waiter)] if starts else []
+    return [format_seconds(waiter["since_s"]), *start, f"{_job(waiter)}\n{waiter['reason']}"]
+
+
+def _expected(waiter: Mapping[str, Any]) -> str:
+    """Write in how long it is expected to start, by what was learnt of run times."""
+    seconds = waiter.get("expected_s")
+    if seconds is None:
+        return "?"
+    return "a moment" if seconds < 1 else format_seconds(seconds)
 
 
 def _job(entry: Mapping[str, Any]) -> str:

@@ -67,6 +67,15 @@ class Turns:
         elif len(self._had) > _MOST_REMEMBERED:
             self._had = {other: had for other, had in self._had.items() if other in self._waiting}
 
+    def copied(self, waiting: Iterable[Request]) -> Turns:
+        """Return turns of their own, in which these requests wait."""
+        twin = Turns(self.share)
+        twin._had = dict(self._had)
+        for request in waiting:
+            who = self.submitter(request)
+            twin._waiting[who] = twin._waiting.get(who, 0) + 1
+        return twin
+
     def in_turn(self, requests: Sequence[Request], *, priorities: bool) -> list[Request]:
         """Order requests, each submitter's in the order given, so that submitters take turns.
 

@@ -16,7 +16,7 @@ forgotten), and fractions instead of MiB (three jobs of 0.33 hide a rounding err
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from grn.rules.model import Device, DeviceState
@@ -159,6 +159,19 @@ class Ledger:
                 book.ram = self.ram if device.shares_ram else None
                 self.books.append(book)
                 self.by_uuid[device.uuid] = book
+
+    def copied(self) -> Ledger:
+        """Return books in which leases may be placed and removed, while these stay as they are."""
+        twin = Ledger((), cpus=self.cpus.total or 0, ram_mib=self.ram.total)
+        twin.cpus = replace(self.cpus)
+        twin.ram = replace(self.ram)
+        for book in self.books:
+            ram = None if book.ram is None else twin.ram
+            page = replace(book, bookings=dict(book.bookings), ram=ram)
+            twin.books.append(page)
+            twin.by_uuid[page.device.uuid] = page
+        twin._pooled = dict(self._pooled)
+        return twin
 
     @property
     def lost(self) -> bool:

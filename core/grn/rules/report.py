@@ -10,7 +10,7 @@ from grn.rules.peaks import peak_of
 from grn.rules.wire import MAX_FRAME, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from grn.rules.estimate import Margin, Profile
     from grn.rules.ledger import Book
@@ -33,14 +33,23 @@ PAGE_BYTES = MAX_FRAME * 3 // 4
 """Of the entries of a report on one page; the rest of a frame is for devices and warnings."""
 
 
-def status_report(machine: Machine, now: float, warnings: list[str]) -> dict[str, Any]:
-    """Describe devices, leases, and waiters with their reasons, as of now."""
+def status_report(
+    machine: Machine,
+    now: float,
+    warnings: list[str],
+    expected: Mapping[int, float | None] | None = None,
+) -> dict[str, Any]:
+    """Describe devices, leases, and waiters with their reasons, as of now.
+
+    `expected`: when which ticket is expected to start, see `expected_starts`.
+    """
+    starts = {} if expected is None else expected
     ledger = machine.ledger
     return {
         "schema": SCHEMA,
         "devices": [device_report(book) for book in ledger.books],
         "leases": [_lease(machine, lease, now) for lease in machine.leases.values()],
-        "waiters": [_waiter(machine, request, now) for request in machine.line],
+        "waiters": [_waiter(machine, request, now, starts) for request in machine.line],
         "cpus": {"total": ledger.cpus.total, "booked": ledger.cpus.booked},
         "ram_mib": {"total": ledger.ram.total, "booked": ledger.ram.booked},
         "warnings": warnings,
@@ -135,7 +144,10 @@ def _lease(machine: Machine, lease: Lease, now: float) -> dict[str, Any]:
     }
 
 
-def _waiter(machine: Machine, request: Request, now: float) -> dict[str, Any]:
+def _waiter(
+    machine: Machine, request: Request, now: float, starts: Mapping[int, float | None]
+) -> dict[str, Any]:
+    start = starts.get(request.ticket)
     return {
         "type": request.type,
         "label": request.label,
@@ -148,6 +160,7 @@ def _waiter(machine: Machine, request: Request, now: float) -> dict[str, Any]:
         "since_s": round(now - request.arrived_s, 3),
         "priority": request.priority,
         "reason": machine.reason(request.ticket),
+        "expected_s": None if start is None else round(max(0.0, start - now), 3),
     }
 
 

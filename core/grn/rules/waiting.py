@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from grn.rules.fairness import Turns
@@ -78,6 +79,16 @@ class WaitingLine:
             if self._turns is not None:
                 self._turns.left(request, granted=granted)
         return request
+
+    def copied(self, most: int) -> WaitingLine:
+        """Return a line of its own with the first `most` requests, in which turns go on from here."""
+        twin = WaitingLine(aging_s=self._aging_s)
+        first = list(islice(self, most))
+        if self._turns is not None:
+            twin._turns = self._turns.copied(first)
+        twin._keys = sorted(self._key(request) for request in first)
+        twin._by_ticket = {request.ticket: request for request in first}
+        return twin
 
     def _key(self, request: Request) -> _Key:
         if self._aging_s:
