@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from grn.rules import events as ev
 from grn.rules import expected
-from grn.rules.expected import Expectations, expected_starts, typical_s
+from grn.rules.expected import Expectations, Forecast, expected_starts, forecasts, typical_s
 from grn.rules.fairness import Limits, parse_limits
-from grn.rules.model import DeviceState, End, Owner, Policy
+from grn.rules.model import DeviceState, End, Owner, Policy, Request
 from grn.rules.waiting import WaitingLine
 from tests.rules.acting import MODEL, Job, Stage
 
@@ -239,10 +239,34 @@ def test_the_answer_is_kept_for_a_second() -> None:
     assert told.at(stage.machine, 0.0) == {}
     job = stage.ask("job")
     assert told.at(stage.machine, 0.9) == {}
-    assert told.at(stage.machine, 1.0) == {job.request.ticket: 10}
+    assert told.at(stage.machine, 1.0) == {
+        job.request.ticket: Forecast(10, ("GPU-0000",), probe=False)
+    }
     learn(stage, "job", 8000, 20)
-    assert told.at(stage.machine, 5.9) == {job.request.ticket: 10}
-    assert told.at(stage.machine, 6.0) == {job.request.ticket: 15}
+    assert told.at(stage.machine, 5.9) == {
+        job.request.ticket: Forecast(10, ("GPU-0000",), probe=False)
+    }
+    assert told.at(stage.machine, 6.0) == {
+        job.request.ticket: Forecast(15, ("GPU-0000",), probe=False)
+    }
+
+
+def test_what_is_only_thought_of_waits_with_the_others() -> None:
+    """It is foretold where and when it would start; nobody who waits is held up by it."""
+    stage = Stage(10000, 4000)
+    learn(stage, "job", 8000, 10)
+    stage.ask("job")
+    job = stage.ask("job")
+    thought = Request(1 << 60, "job", Owner(1, 1), arrived_s=stage.now)
+    known = forecasts(stage.machine, stage.now, thought)
+    assert known == {
+        job.request.ticket: Forecast(10, ("GPU-0000",), probe=False),
+        thought.ticket: Forecast(20, ("GPU-0000",), probe=False),
+    }
+    new = Request(1 << 60, "new", Owner(1, 1), arrived_s=stage.now)
+    known = forecasts(stage.machine, stage.now, new)
+    assert known[new.ticket] == Forecast(0, ("GPU-0001",), probe=True)
+    assert [request.ticket for request in stage.machine.line] == [job.request.ticket]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from grn.rules.expected import Forecast
 from grn.rules.model import DeviceState, End
 from grn.rules.report import SCHEMA, profiles_report, status_report
 from grn.rules.wire import decode, encode
@@ -124,9 +125,14 @@ def test_a_waiter_tells_in_how_long_it_is_expected_to_start() -> None:
     ticket = next(iter(machine.line)).ticket
     told = [
         status_report(machine, 5.0, [], expected)["waiters"][0]["expected_s"]
-        for expected in ({ticket: 12.5}, {ticket: 4.0}, {ticket: None}, {}, None)
+        for expected in (
+            {ticket: Forecast(12.5, (), False)},
+            {ticket: Forecast(4.0, (), False)},
+            {},
+            None,
+        )
     ]
-    assert told == [7.5, 0.0, None, None, None]
+    assert told == [7.5, 0.0, None, None]
 
 
 def test_a_status_can_travel() -> None:

@@ -15,6 +15,7 @@ Pure: the time is an argument; nothing of the machine is changed.
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING
@@ -31,7 +32,17 @@ if TYPE_CHECKING:
     from grn.rules.profiles import ProfileBook
     from grn.rules.waiting import Reservation
 
-__all__ = ["MOST_ENDS", "MOST_WAITERS", "Expectations", "expected_starts", "typical_s"]
+__all__ = [
+    "MOST_DECISIONS",
+    "MOST_ENDS",
+    "MOST_WAITERS",
+    "Expectations",
+    "Forecast",
+    "expected_end",
+    "expected_starts",
+    "forecasts",
+    "typical_s",
+]
 
 MOST_WAITERS = 200
 MOST_ENDS = 64
@@ -46,24 +57,33 @@ _DRAINS_WITHIN_S = 10.0
 """A process frees its memory within moments of its job's end, or nobody knows when."""
 
 
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When a request is expected to start, on the clock of the leases, and where."""
+
+    start_s: float
+    uuids: tuple[str, ...]
+    probe: bool
+
+
 class Expectations:
     """The last answer, which serves all who ask within a second, or longer if nothing happened."""
 
     def __init__(self) -> None:
         self._at: float | None = None
         self._of: object = None
-        self._starts: dict[int, float | None] = {}
+        self._known: dict[int, Forecast] = {}
 
-    def at(self, machine: Machine, now: float) -> Mapping[int, float | None]:
-        """Return what `expected_starts` says, as of the last moments."""
+    def at(self, machine: Machine, now: float) -> Mapping[int, Forecast]:
+        """Return what `forecasts` says, as of the last moments."""
         age = None if self._at is None else now - self._at
         if age is not None and 0 <= age < _KEPT_S:
-            return self._starts
+            return self._known
         of = (tuple(machine.leases), tuple(request.ticket for request in machine.line))
         if age is None or of != self._of or not 0 <= age < _KEPT_UNCHANGED_S:
-            self._starts = expected_starts(machine, now)
+            self._known = forecasts(machine, now)
             self._at, self._of = now, of
-        return self._starts
+        return self._known
 
 
 def expected_starts(machine: Machine, now: float) -> dict[int, float | None]:
@@ -72,10 +92,22 @@ def expected_starts(machine: Machine, now: float) -> dict[int, float | None]:
     `None`: a run time on the way to it is not known, or it is too far off. What is about to be
     decided starts `now`. What waits inside a lease is not in it.
     """
-    starts: dict[int, float | None] = {request.ticket: None for request in machine.line}
-    if starts and not machine.disk_problem and not machine.closing:
-        starts.update(_Play(machine, now).starts())
-    return starts
+    known = forecasts(machine, now)
+    return {
+        request.ticket: known[request.ticket].start_s if request.ticket in known else None
+        for request in machine.line
+    }
+
+
+def forecasts(machine: Machine, now: float, more: Request | None = None) -> dict[int, Forecast]:
+    """Return by ticket what is expected of those requests of which anything is.
+
+    `more` is a request that is only thought of: it waits with the others.
+    """
+    waits = len(machine.line) or more is not None
+    if not waits or machine.disk_problem or machine.closing:
+        return {}
+    return _Play(machine, now, more).forecasts()
 
 
 def typical_s(durations_s: Iterable[float], ran_s: float = 0.0) -> float | None:
@@ -97,7 +129,7 @@ def typical_s(durations_s: Iterable[float], ran_s: float = 0.0) -> float | None:
 class _Play:
     """A copy of the books, played forward."""
 
-    def __init__(self, machine: Machine, now: float) -> None:
+    def __init__(self, machine: Machine, now: float, more: Request | None) -> None:
         self._now = now
         self._ledger = machine.ledger.copied()
         self._leases = dict(machine.leases)
@@ -105,8 +137,10 @@ class _Play:
         self._placer = _Silent(self._ledger, machine.profiles, self._leases)
         self._limits = machine.limits
         self._line = machine.line.copied(MOST_WAITERS)
+        if more is not None and len(self._line) < MOST_WAITERS:
+            self._line.add(more)
         self._reservation = machine.reservation
-        self._starts: dict[int, float | None] = {}
+        self._known: dict[int, Forecast] = {}
         self._decisions = 0
         shapes: dict[tuple[object, ...], int] = {}
         self._shape = {r.ticket: shapes.setdefault(r.shape, r.ticket) for r in self._line}
@@ -120,11 +154,11 @@ class _Play:
         self._ends = [
             (end, lease.id)
             for lease in self._leases.values()
-            if (end := _end_of(lease, self._ledger, self._profiles, now)) is not None
+            if (end := expected_end(lease, self._ledger, self._profiles, now)) is not None
         ]
         heapify(self._ends)
 
-    def starts(self) -> dict[int, float | None]:
+    def forecasts(self) -> dict[int, Forecast]:
         """Play until nobody waits, nothing ends any more, or it went on for long enough."""
         self._settle(self._now)
         for _ in range(MOST_ENDS):
@@ -134,7 +168,7 @@ class _Play:
             while self._ends and self._ends[0][0] <= now:
                 self._end(heappop(self._ends)[1])
             self._settle(now)
-        return self._starts
+        return self._known
 
     def _least(self, request: Request, models: Iterable[str]) -> float:
         """Return the least that the request takes on a device that is not empty, MiB."""
@@ -175,7 +209,7 @@ class _Play:
 
     def _grant(self, request: Request, placement: Placement, now: float) -> None:
         self._line.remove(request.ticket, granted=True)
-        self._starts[request.ticket] = now
+        self._known[request.ticket] = Forecast(now, placement.uuids, placement.probe)
         lease = Lease(
             id=f"expected-{request.ticket}",
             number=0,
@@ -197,7 +231,7 @@ class _Play:
         )
         self._leases[lease.id] = lease
         self._limits.add(request)
-        end = _end_of(lease, self._ledger, self._profiles, now)
+        end = expected_end(lease, self._ledger, self._profiles, now)
         if end is not None:
             heappush(self._ends, (end, lease.id))
 
@@ -222,7 +256,7 @@ class _Room:
         return self._has_empty or least_mib <= self._most_mib
 
 
-def _end_of(lease: Lease, ledger: Ledger, profiles: ProfileBook, now: float) -> float | None:
+def expected_end(lease: Lease, ledger: Ledger, profiles: ProfileBook, now: float) -> float | None:
     """Return when a lease is expected to end; `None` if there is nothing to tell it by."""
     if lease.state is LeaseState.DRAINING:
         recent = lease.ended_s is not None and now - lease.ended_s < _DRAINS_WITHIN_S

@@ -203,22 +203,22 @@ class Placer:
             return waits
         if not request.gpus:
             return Placement((), 0, alone=False, probe=False)
-        pairs = self._candidates(request, request.gpus)
+        pairs = self.candidates(request, request.gpus)
         for _, need in pairs:
             if need.wait:
                 return Waits(need.wait, for_room=False)
         fitting = [
             (book.position, book.free_mib)
             for book, need in pairs
-            if self._fits(book, need, head, request.type)
-            and (book.ram is None or self._ram_suffices(book, need, request))
+            if self.fits(book, need, head, request.type)
+            and (book.ram is None or self.ram_suffices(book, need, request))
         ]
         chosen = choose(fitting, request.gpus, request.policy)
         if chosen is None:
             return Waits(self._why(request, pairs, head))
         return self._placement([pair for pair in pairs if pair[0].position in chosen], request)
 
-    def _candidates(self, request: Request, count: int) -> list[_Pair]:
+    def candidates(self, request: Request, count: int) -> list[_Pair]:
         """Pair each device that would do for the request with what the request takes on it."""
         needs: dict[str, Need] = {}
         pairs: list[_Pair] = []
@@ -244,11 +244,11 @@ class Placer:
         mib = max((need.mib for _, need in pairs if need.mib is not None), default=None)
         same = replace(pairs[0][1], mib=mib, alone=any(need.alone for _, need in pairs))
         pairs = _large_enough([(book, same) for book, _ in pairs], count)
-        alone = any(self._is_alone(same, book) for book, _ in pairs)
+        alone = any(self.is_alone(same, book) for book, _ in pairs)
         return [(book, replace(same, alone=alone)) for book, _ in pairs]
 
     def _placement(self, pairs: list[_Pair], request: Request) -> Placement:
-        alone = any(self._is_alone(need, book) for book, need in pairs)
+        alone = any(self.is_alone(need, book) for book, need in pairs)
         if alone:
             mib = min(_left(book, request) for book, _ in pairs)
         else:
@@ -258,13 +258,15 @@ class Placer:
         return Placement(uuids, mib, alone=alone, probe=probe)
 
     @staticmethod
-    def _is_alone(need: Need, book: Book) -> bool:
+    def is_alone(need: Need, book: Book) -> bool:
+        """Whether it would have the device to itself."""
         device = book.device
         if need.mib is not None and need.mib > device.capacity_mib:
             return True  # learnt elsewhere, larger than this device: all of it is the best there is
         return need.alone or device.one_process or not book.usage_known
 
-    def _fits(self, book: Book, need: Need, head: Reservation | None, job_type: str = "") -> bool:
+    def fits(self, book: Book, need: Need, head: Reservation | None, job_type: str = "") -> bool:
+        """Whether it fits there now, and may have what it takes in spite of the head."""
         if book.state is not DeviceState.OK or book.alone:
             return False
         if need.compute and book.compute_booked + need.compute > WHOLE_COMPUTE:
@@ -276,16 +278,16 @@ class Placer:
             and not self._over_before(head, job_type, book)
         ):
             return False
-        if self._is_alone(need, book):
+        if self.is_alone(need, book):
             enough = need.mib is None or min(need.mib, book.device.capacity_mib) <= book.free_mib
             half = book.room_mib * _LEAST_ROOM_FOR_ALONE >= book.device.capacity_mib
             return not book.bookings and half and enough and book.free_mib > 0
         return (need.mib or 0) <= book.free_mib
 
-    def _ram_suffices(self, book: Book, need: Need, request: Request) -> bool:
+    def ram_suffices(self, book: Book, need: Need, request: Request) -> bool:
         """Whether host RAM, of which the device's memory is a part, has room for both wishes."""
         left = _left(book, request)
-        return left > 0 if self._is_alone(need, book) else (need.mib or 0) <= left
+        return left > 0 if self.is_alone(need, book) else (need.mib or 0) <= left
 
     def _over_before(self, head: Reservation, job_type: str, book: Book) -> bool:
         """Whether a job of this type is over before the head can start, by what was learnt."""
@@ -295,7 +297,7 @@ class Placer:
         return over_s is not None and over_s <= head.starts_s
 
     def _delays(self, book: Book, need: Need, head: Reservation) -> bool:
-        if head.alone or self._is_alone(need, book):
+        if head.alone or self.is_alone(need, book):
             return True
         bookings = book.bookings.values()
         # Of memory and of compute each by itself: together that is stricter than it needs to be.
@@ -338,9 +340,7 @@ class Placer:
         """Choose what is kept for the head; what was kept for it before stays if it still can."""
         count = request.gpus or 0
         able = (
-            [pair for pair in self._candidates(request, count) if self._able(*pair)]
-            if count
-            else []
+            [pair for pair in self.candidates(request, count) if self._able(*pair)] if count else []
         )
         if len(able) < count:
             return None
@@ -355,7 +355,7 @@ class Placer:
         return Reservation(
             request.ticket,
             {book.device.uuid: self._take(book, need) for book, need in taken},
-            alone=any(self._is_alone(need, book) for book, need in taken),
+            alone=any(self.is_alone(need, book) for book, need in taken),
             cpus=(request.cpus or 0) if lacks else 0,
             ram_mib=(request.ram_mib or 0) if lacks else 0,
             compute=request.compute or 0,
@@ -369,7 +369,7 @@ class Placer:
             for lease, b in book.bookings.items()
             if lease in self._leases
         ]
-        if self._is_alone(need, book):
+        if self.is_alone(need, book):
             return max((end for end, _ in ends), default=self.now)
         of_memory = [(end, booking.counts_mib) for end, booking in ends]
         of_compute = [(end, booking.compute) for end, booking in ends]
@@ -389,19 +389,19 @@ class Placer:
         return kept if now == old.needs_mib else None
 
     def _take(self, book: Book, need: Need) -> int:
-        return book.device.capacity_mib if self._is_alone(need, book) else need.mib or 0
+        return book.device.capacity_mib if self.is_alone(need, book) else need.mib or 0
 
     def _able(self, book: Book, need: Need) -> bool:
         """Whether the device will do once its leases end, others' memory staying as it is."""
         if book.state is not DeviceState.OK:
             return False
-        if self._is_alone(need, book):
+        if self.is_alone(need, book):
             return book.room_mib * _LEAST_ROOM_FOR_ALONE >= book.device.capacity_mib
         return (need.mib or 0) <= book.room_mib
 
     def _when(self, book: Book, need: Need) -> tuple[int, int]:
         """Order devices by how little must end before the head fits: leases, then MiB."""
-        if self._is_alone(need, book):
+        if self.is_alone(need, book):
             return (len(book.bookings), book.committed_mib)
         bookings = book.bookings.values()
         of_memory = _ends((need.mib or 0) - book.free_mib, [b.counts_mib for b in bookings])
@@ -445,7 +445,7 @@ class Placer:
             text += f", {len(book.bookings)} leased"
         if need.compute:
             text += f", {book.compute_booked} % of its multiprocessors booked"
-        if head is not None and book.device.uuid in head.needs_mib and self._fits(book, need, None):
+        if head is not None and book.device.uuid in head.needs_mib and self.fits(book, need, None):
             text += ", kept for the request at the head of the queue"
         return text
 

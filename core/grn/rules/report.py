@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from grn.rules.estimate import Margin, Profile
+    from grn.rules.expected import Forecast
     from grn.rules.ledger import Book
     from grn.rules.machine import Machine
     from grn.rules.model import Lease, Request
@@ -37,19 +38,19 @@ def status_report(
     machine: Machine,
     now: float,
     warnings: list[str],
-    expected: Mapping[int, float | None] | None = None,
+    expected: Mapping[int, Forecast] | None = None,
 ) -> dict[str, Any]:
     """Describe devices, leases, and waiters with their reasons, as of now.
 
-    `expected`: when which ticket is expected to start, see `expected_starts`.
+    `expected`: when which ticket is expected to start, see `forecasts`.
     """
-    starts = {} if expected is None else expected
+    expected = {} if expected is None else expected
     ledger = machine.ledger
     return {
         "schema": SCHEMA,
         "devices": [device_report(book) for book in ledger.books],
         "leases": [_lease(machine, lease, now) for lease in machine.leases.values()],
-        "waiters": [_waiter(machine, request, now, starts) for request in machine.line],
+        "waiters": [_waiter(machine, request, now, expected) for request in machine.line],
         "cpus": {"total": ledger.cpus.total, "booked": ledger.cpus.booked},
         "ram_mib": {"total": ledger.ram.total, "booked": ledger.ram.booked},
         "warnings": warnings,
@@ -145,9 +146,9 @@ def _lease(machine: Machine, lease: Lease, now: float) -> dict[str, Any]:
 
 
 def _waiter(
-    machine: Machine, request: Request, now: float, starts: Mapping[int, float | None]
+    machine: Machine, request: Request, now: float, expected: Mapping[int, Forecast]
 ) -> dict[str, Any]:
-    start = starts.get(request.ticket)
+    start = expected.get(request.ticket)
     return {
         "type": request.type,
         "label": request.label,
@@ -160,7 +161,7 @@ def _waiter(
         "since_s": round(now - request.arrived_s, 3),
         "priority": request.priority,
         "reason": machine.reason(request.ticket),
-        "expected_s": None if start is None else round(max(0.0, start - now), 3),
+        "expected_s": None if start is None else round(max(0.0, start.start_s - now), 3),
     }
 
 
