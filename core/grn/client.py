@@ -18,6 +18,7 @@ from grn.errors import (
     Cancelled,
     LeaseError,
     ProtocolError,
+    UsageError,
     WaitExpired,
     from_code,
 )
@@ -381,6 +382,21 @@ class Client:
             answer = self.call(again, "profiles")
             listed += answer["profiles"]
         return listed
+
+    def explain(self, subject: str, gpus: int = 1) -> dict[str, Any]:
+        """Explain a job or a type (schema 1), see docs/explain.md.
+
+        Raises:
+            UsageError: several jobs are meant, or the broker is of an older version.
+        """
+        if "explain" not in self.broker.get("features", ()):
+            raise UsageError(
+                f"the broker (pid {self.broker['pid']}, version {self.broker.get('release')}) cannot"
+                " explain yet: stop it (`grn broker stop`), the next job starts the new one"
+            )
+        answer = self.call({"op": "explain", "subject": subject, "gpus": gpus}, "explained")
+        told: dict[str, Any] = answer["explanation"]
+        return told
 
     def stop(self) -> None:
         """Ask the broker to leave, and wait until it has closed the connection.

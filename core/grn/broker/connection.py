@@ -84,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
             "profiles": self._profiles,
             "foresee": self._foresee,
             "watch": self._watch,
+            "explain": self._explain,
             "stop": self._stop,
         }
 
@@ -362,6 +363,22 @@ class Connection(asyncio.BufferedProtocol):
         shown = parts[page] if page < len(parts) else {**parts[0], **{key: [] for key in PAGED}}
         more = page + 1 < len(parts)
         self.reply({"op": "status", "id": message.get("id"), "status": shown, "more": more})
+
+    def _explain(self, message: dict[str, Any]) -> None:
+        subject, gpus = text(message, "subject"), number(message, "gpus")
+        if not subject:
+            raise UsageError("subject: a job or a type is expected")
+        self._core.sampler.when_fresh(
+            lambda: self._tell_explained(message, subject, 1 if gpus is None else gpus)
+        )
+
+    def _tell_explained(self, message: dict[str, Any], subject: str, gpus: int) -> None:
+        try:
+            told = self._core.explain(subject, gpus)
+        except GrnError as error:  # several are meant; this may run when the devices were looked at
+            self.reply(error_reply(message.get("id"), error.code, error.message))
+        else:
+            self.reply({"op": "explained", "id": message.get("id"), "explanation": told})
 
     def _watch(self, message: dict[str, Any]) -> None:
         self._core.observers.watch(self, message)

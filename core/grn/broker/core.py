@@ -395,6 +395,14 @@ class BrokerCore:
         """
         return self._teller.status(closely=closely)
 
+    def explain(self, subject: str, gpus: int) -> dict[str, Any]:
+        """Explain a job or a type.
+
+        Raises:
+            UsageError: several are meant.
+        """
+        return self._teller.explain(subject, gpus)
+
     # -- the end --------------------------------------------------------------------------------
 
     def _mind_idleness(self) -> None:

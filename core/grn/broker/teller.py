@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from grn import procs
 from grn.rules.expected import Expectations
+from grn.rules.explaining import explain
 from grn.rules.lost import lost_now
 from grn.rules.report import status_report
 from grn.rules.seeing import warnings as seen_warnings
@@ -44,6 +45,20 @@ class Teller:
             "meter": core.backend.meter,
         }
         return report
+
+    def explain(self, subject: str, gpus: int) -> dict[str, Any]:
+        """Explain a job or a type, see `grn.rules.explaining`."""
+        core = self._core
+        core.observers.tell()
+        now = core.now()
+        return explain(
+            core.machine,
+            subject,
+            now,
+            expected=self._expected.at(core.machine, now),
+            ended=core.observers.recent,
+            gpus=gpus,
+        )
 
     def _warnings(self, *, closely: bool) -> list[str]:
         core = self._core

@@ -31,6 +31,7 @@ commands:
   run        run a command, or many, each with a share of a device
   status     show devices, leases, and what every waiting job waits for
   events     show what happens, as it happens
+  explain    say why a job waits or where it would go, when, and what is known of its type
   run-notebook  execute a notebook with a share of a device
   queue      keep a list of commands and notebooks on disk, and work it off
   profiles   show, set or forget what was learnt about job types
@@ -113,6 +114,12 @@ def _events(argv: list[str]) -> int:
     return command(argv)
 
 
+def _explain(argv: list[str]) -> int:
+    from grn.cli.why import main as command
+
+    return command(argv)
+
+
 def _profiles(argv: list[str]) -> int:
     from grn.cli.profiles import main as command
 
@@ -150,6 +157,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run-notebook": _run_notebook,
     "status": _status,
     "events": _events,
+    "explain": _explain,
     "profiles": _profiles,
     "devices": _devices,
     "config": _config,

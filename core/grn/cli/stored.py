@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grn.broker.store import FILE_NAME, ProfileStore
 from grn.errors import UsageError
 from grn.rules.estimate import Margin
+from grn.rules.knowing import knowledge
 from grn.rules.profiles import ProfileBook, from_record, to_record
 from grn.rules.report import profiles_report
 
@@ -50,6 +51,10 @@ class StoredProfiles:
         elif action == "forget":
             self._forget(type, device_model)
         return profiles_report(self._known(type), self._book.margin, device_model)
+
+    def knowledge(self, job_type: str) -> list[dict[str, Any]]:
+        """Explain what was learnt of a type, as a broker does."""
+        return knowledge(self._book, job_type)
 
     def _known(self, job_type: str | None) -> list[Profile]:
         return self._book.of_type(job_type) if job_type else self._book.all()

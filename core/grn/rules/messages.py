@@ -25,6 +25,8 @@ The protocol, after a hello from either side (`magic`, `version`, the client's `
     watch     events (all that happens from now on), since (a number of an event: what came after
               it first), status_every_s (the state of the books as often, when it has changed)
               -> watched, then event (event) and status (status, more), until the client leaves
+    explain   subject (a lease, a ticket, a pid, a label or a type), gpus (if it is a type)
+              -> explained (explanation)
     status, profiles, stop
 
 Requests carry an `id`, answers repeat it. Added fields are ignored by who does not know them.
@@ -63,7 +65,7 @@ __all__ = [
     "request_from",
 ]
 
-FEATURES = ("adopt", "status", "profiles", "stop", "watch")
+FEATURES = ("adopt", "status", "profiles", "stop", "watch", "explain")
 _LARGEST = 1 << 40
 _MOST_CORES = 1 << 16
 _LONGEST_ENGINE = 32
