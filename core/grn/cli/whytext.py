@@ -278,10 +278,8 @@ def _facts(profile: Told) -> Iterator[tuple[str, str]]:
         kinds = dict.fromkeys(profile["outcomes"])
         yield "ends", ", ".join(f"{profile['outcomes'].count(kind)} {kind}" for kind in kinds)
     if profile["failures"]:
-        yield (
-            "failed in a row",
-            f"{profile['failures']}, {profile['ooms']} of them of device memory",
-        )
+        ooms = f", {profile['ooms']} of them of device memory" if profile["ooms"] else ""
+        yield "failed in a row", f"{profile['failures']}{ooms}"
 
 
 def _numbers(figures: Sequence[Any], write: Callable[[Any], str]) -> str:
