@@ -36,6 +36,7 @@ class Teller:
         now = core.now()
         starts = self._expected.at(core.machine, now)
         report = status_report(core.machine, now, self._warnings(closely=closely), starts)
+        report["disk_problem"] = core.machine.disk_problem or None
         report["recent"] = list(core.observers.recent)
         if report["waiters"]:
             report["lost"] = lost_now(core.machine)

@@ -35,6 +35,7 @@ commands:
   run-notebook  execute a notebook with a share of a device
   queue      keep a list of commands and notebooks on disk, and work it off
   profiles   show, set or forget what was learnt about job types
+  metrics    print figures for Prometheus, or keep them in a file for node_exporter
   devices    show the devices as GRN sees them, with or without a broker
   config     show settings, flavors and rules for commands, and the files that they are from
   doctor     look at driver, devices, broker and machine; say what is wrong and what to do
@@ -126,6 +127,12 @@ def _profiles(argv: list[str]) -> int:
     return command(argv)
 
 
+def _metrics(argv: list[str]) -> int:
+    from grn.cli.metrics import main as command
+
+    return command(argv)
+
+
 def _devices(argv: list[str]) -> int:
     from grn.cli.devices import main as command
 
@@ -159,6 +166,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "events": _events,
     "explain": _explain,
     "profiles": _profiles,
+    "metrics": _metrics,
     "devices": _devices,
     "config": _config,
     "doctor": _doctor,

@@ -194,8 +194,8 @@ def _granted(effect: ev.Granted, records: dict[object, dict[str, Any]], now: flo
 
 
 def waited_s(request: Request, granted_s: float) -> float:
-    """Return how long a request waited for its grant."""
-    return round(max(0.0, granted_s - request.arrived_s), 3)
+    """Return how long a request waited for its grant; to the microsecond, as most do not."""
+    return round(max(0.0, granted_s - request.arrived_s), 6)
 
 
 def _refused(effect: ev.Refused, request: Request) -> Happening:
