@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -248,3 +250,28 @@ def test_what_is_no_subject(env: BrokerEnv, broker: int) -> None:
     for fields in ({}, {"subject": ""}, {"subject": 3}, {"subject": "x", "gpus": -1}):
         assert talker.call("explain", **fields)["op"] == "error"
     assert talker.call("explain", subject="x")["op"] == "explained"
+
+
+def test_the_page_tells_of_each_key() -> None:
+    """What `docs/explain.md` promises of the JSON is there."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    with open(os.path.join(root, "docs", "explain.md"), encoding="utf-8") as file:
+        page = file.read()
+    promised = set(re.findall(r"`(\w+)`", page.partition("| key | what |")[2]))
+    stage = Stage(10000)
+    stage.profiles.of("job", MODEL).succeeded(8000, 5.0, "sampled")
+    stage.ask("job")
+    waits = str(stage.ask("job").request.ticket)
+    ended = {"lease": "t-9", "label": "gone", "type": "job"}
+    told = [
+        explain(stage.machine, subject, 0.0, expected=forecasts(stage.machine, 0.0), ended=[ended])
+        for subject in (waits, "t-1", "gone", "job")
+    ]
+    found: set[str] = set()
+    for each in told:
+        found |= set(each) | {each["kind"]}
+        for device in each.get("devices", ()):
+            found |= set(device)
+            found |= {key for lease in device["held_by"] for key in lease}
+        found |= {key for known in each["known"] for key in known}
+    assert promised <= found

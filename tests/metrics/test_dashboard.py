@@ -20,6 +20,24 @@ if TYPE_CHECKING:
 
 PATH = os.path.join(os.path.dirname(grn.__file__), "metrics", "grafana.json")
 COLUMNS = 24
+NOT_SHOWN = {
+    "grn_broker_start_time_seconds",
+    "grn_cancellations_total",
+    "grn_device_compute_booked_ratio",
+    "grn_device_info",
+    "grn_device_leases",
+    "grn_device_memory_bytes",
+    "grn_events_missed_total",
+    "grn_job_cpu_seconds_total",
+    "grn_lease_utilization_ratio",
+    "grn_nested_grants_total",
+    "grn_requests_queued_total",
+    "grn_type_memory_booked_bytes",
+    "grn_type_memory_estimate_bytes",
+    "grn_type_memory_peak_bytes",
+}
+"""For queries of one's own: to know them by name keeps new figures from being forgotten."""
+
 _NAME = re.compile(r"\bgrn_\w+")
 _PANELS = {"row", "stat", "timeseries", "table"}
 
@@ -46,17 +64,8 @@ def test_it_asks_for_figures_that_there_are(dashboard: dict[str, Any]) -> None:
     assert asked <= samples
     variables = json.dumps(dashboard["templating"])
     assert set(_NAME.findall(variables)) <= samples
-    quietly = {
-        "grn_broker_start_time_seconds",
-        "grn_device_info",
-        "grn_device_compute_booked_ratio",
-    }
     shown = {name for name, metric in METRICS.items() if asked & set(metric.samples)}
-    assert {name for name in METRICS if name.startswith("grn_device")} - shown <= {
-        *quietly,
-        "grn_device_leases",
-        "grn_device_memory_bytes",
-    }
+    assert set(METRICS) - shown == NOT_SHOWN
 
 
 def test_labels_in_legends_are_labels_of_the_figure(dashboard: dict[str, Any]) -> None:
