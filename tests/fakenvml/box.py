@@ -157,6 +157,7 @@ class Box:
         slice_index: int | None = None,
         kind: str = "C",
         name: str = "",
+        sm: int | None = None,
     ) -> str:
         """Let somebody else hold memory; return the name for `remove_process`.
 
@@ -168,12 +169,14 @@ class Box:
             slice_index: on which slice of a divided card.
             kind: C compute, G graphics, M an MPS client, or several of them.
             name: of the record.
+            sm: percent of the time in which it computes; `None`: the driver has no sample of it.
         """
         start = procs.start_time(pid) if pid else None
         where = (card, WHOLE if slice_index is None else slice_index)
         holding = Holding(where, pid, mib, start, live=start is not None)
         name = name or f"{uuid.uuid4()}"
-        text = holding.record().replace("type=C", f"type={kind}")
+        busy = "" if sm is None else f" sm={sm}"
+        text = holding.record().replace("type=C", f"type={kind}{busy}")
         simfolder.write_file(os.path.join(self.procs, f"foreign-{name}"), text)
         return name
 

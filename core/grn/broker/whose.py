@@ -45,7 +45,7 @@ from grn.rules.model import DeviceState
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from grn.devices.base import DeviceReading, ProcessUse
+    from grn.devices.base import BusyReading, DeviceReading, ProcessUse
     from grn.rules.model import Lease
 
 __all__ = ["Table", "Whose"]
@@ -287,6 +287,7 @@ class Whose:
             accounted=self._accounted(reading, leases),
             xids=reading.xids,
             health=reading.health,
+            busy=_busy(reading.busy, what.holders),
         )
 
     def _accounted(self, reading: DeviceReading, leases: Mapping[str, Lease]) -> dict[str, int]:
@@ -326,3 +327,14 @@ class Whose:
         mains = (main for main in self._claims.mains if main[0] == pid)
         main = max(mains, key=lambda process: process[1], default=(pid, 0))
         return main[1], self._claims.mains.get(main, ())
+
+
+def _busy(reading: BusyReading | None, holders: Mapping[str, tuple[int, ...]]) -> ev.Busy | None:
+    """Sum up by lease how busy its processes keep a device; more than all of it is all of it."""
+    if reading is None:
+        return None
+    if reading.processes is None:
+        return ev.Busy(reading.percent, None)
+    shares = dict(reading.processes)
+    by_lease = {x: sum(shares.get(pid, 0) for pid in pids) for x, pids in holders.items()}
+    return ev.Busy(reading.percent, {x: min(100, share) for x, share in by_lease.items()})

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Backend",
+    "BusyReading",
     "DeviceInfo",
     "DeviceReading",
     "DrivenBackend",
@@ -87,6 +88,17 @@ class HealthReading:
 
 
 @dataclass(frozen=True, slots=True)
+class BusyReading:
+    """How busy a device is. `None`: its driver does not say.
+
+    `percent`: part of the time in which it computed. `processes`: (pid, percent) of those that did.
+    """
+
+    percent: int | None = None
+    processes: tuple[tuple[int, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceReading:
     """One look at one device. `used_mib` leaves out the driver's reserve.
 
@@ -104,6 +116,8 @@ class DeviceReading:
     """Error events since the last reading, oldest first."""
     health: HealthReading | None = None
     """`None`: not asked this time."""
+    busy: BusyReading | None = None
+    """`None`: not looked at this time; some seconds lie between two looks."""
 
 
 class Backend(Protocol):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Asked",
+    "Busy",
     "Cancelled",
     "DiskFailed",
     "DiskHealed",
@@ -148,6 +149,15 @@ class Reentered:
 
 
 @dataclass(frozen=True, slots=True)
+class Busy:
+    """How busy a device is, in percent of the time; `None`: its driver does not say."""
+
+    percent: int | None
+    leases: dict[str, int] | None
+    """Lease -> percent in which its processes computed there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """One look at one device. `None` is "unknown", never 0."""
 
@@ -166,6 +176,8 @@ class Reading:
     """Lease -> MiB: the largest use that the driver recorded of its processes."""
     xids: tuple[int, ...] = ()
     health: HealthFigures | None = None
+    busy: Busy | None = None
+    """`None`: not looked at this time."""
 
 
 @dataclass(frozen=True, slots=True)

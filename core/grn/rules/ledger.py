@@ -69,6 +69,8 @@ class Booking:
     """What others left of the device, as it was last looked at while the lease used it."""
     had_company: bool = False
     """It was not alone while nobody could say: the rise of the total is not only its own."""
+    utilization: int | None = None
+    """Percent of the time in which its processes computed here, as the driver last said."""
 
     @property
     def counts_mib(self) -> int:
@@ -94,6 +96,8 @@ class Book:
     usage_known: bool = True
     committed_mib: int = 0
     bookings: dict[str, Booking] = field(default_factory=dict)
+    utilization: int | None = None
+    """Percent of the time in which it computed, as the driver last said."""
     alone: str | None = None
     """The lease that must not share this device: a probe or a whole-device lease."""
     ram: Pool | None = None

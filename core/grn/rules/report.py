@@ -106,6 +106,8 @@ def device_report(book: Book) -> dict[str, Any]:
         "measured_mib": book.measured_mib,
         "foreign_mib": book.foreign_mib,
         "compute_booked": book.compute_booked,
+        # Without leases nobody looks: what was last said is no news.
+        "utilization": book.utilization if book.bookings else None,
         "leases": len(book.bookings),
         "parent": device.parent,
         "bus_id": device.bus_id,
@@ -114,11 +116,8 @@ def device_report(book: Book) -> dict[str, Any]:
 
 
 def _lease(machine: Machine, lease: Lease, now: float) -> dict[str, Any]:
-    measured = [
-        book.bookings[lease.id].measured_mib
-        for uuid in lease.uuids
-        if (book := machine.ledger.by_uuid.get(uuid)) is not None
-    ]
+    books = machine.ledger.by_uuid
+    bookings = [books[uuid].bookings[lease.id] for uuid in lease.uuids if uuid in books]
     main = lease.main or lease.request.owner
     peak = peak_of(lease)
     return {
@@ -132,13 +131,14 @@ def _lease(machine: Machine, lease: Lease, now: float) -> dict[str, Any]:
         "policy": str(lease.request.policy),
         "devices": list(lease.uuids),
         "booked_mib": lease.booked_mib,
-        "measured_mib": max(measured, default=0),
+        "measured_mib": max((x.measured_mib for x in bookings), default=0),
         "peak_mib": peak.mib if peak else lease.peak_mib if lease.samples else None,
         "peak_source": peak.source if peak else None,
         "state": str(lease.state),
         "since_s": round(now - lease.granted_s, 3),
         "enforced_by": lease.enforced_by,
         "compute": lease.request.compute,
+        "utilization": max((u for x in bookings if (u := x.utilization) is not None), default=None),
         "cores": list(lease.cores),
         "left_over": list(lease.left_over),
         "strays": list(lease.strays),

@@ -65,6 +65,7 @@ def _take(machine: Machine, reading: ev.Reading, now: float) -> list[ev.Effect]:
         return []
     before = (book.state, book.free_mib, book.usage_known)
     effects = _take_health(machine, book, reading, now)
+    _take_use(book, reading)
     if reading.state is DeviceState.OK:
         book.usage_known = reading.used_mib is not None
         book.strangers = reading.strangers
@@ -148,6 +149,19 @@ def _take_health(machine: Machine, book: Book, reading: ev.Reading, now: float) 
         lease = machine.leases[lease_id]
         lease.xids = (*lease.xids, *faults)[-_XIDS_KEPT:]
     return effects
+
+
+def _take_use(book: Book, reading: ev.Reading) -> None:
+    """Take in how busy the device is: for people, nothing decides by it."""
+    if reading.state is not DeviceState.OK:
+        book.utilization = None
+        for booking in book.bookings.values():
+            booking.utilization = None
+    elif reading.busy is not None:
+        book.utilization = reading.busy.percent
+        known = reading.busy.leases
+        for lease_id, booking in book.bookings.items():
+            booking.utilization = None if known is None else known.get(lease_id, 0)
 
 
 def trusted(machine: Machine, event: ev.Trusted) -> list[ev.Effect]:

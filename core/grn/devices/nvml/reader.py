@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 from grn.devices.nvml.accounting import Accounting
 from grn.devices.nvml.binding import INVALID_ARGUMENT, NOT_FOUND, UNKNOWN, is_lost
 from grn.devices.nvml.events import Events
 from grn.devices.nvml.health import health_of
 from grn.devices.nvml.memory import DeviceMemory
 from grn.devices.nvml.processes import ProcessLists
+from grn.devices.nvml.utilization import Utilization
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = ["CardReader", "DeviceReader"]
+
+_USE_EVERY_S = 5.0
+"""The driver samples a process a few times a second and keeps some seconds of it."""
 
 _SLICE_GONE = frozenset({INVALID_ARGUMENT, NOT_FOUND, UNKNOWN})
 
@@ -32,6 +38,7 @@ class DeviceReader:
         self.memory = DeviceMemory(binding, handle, is_slice=instance is not None)
         self.processes = ProcessLists(binding, handle, self.memory.total)
         self.accounting = Accounting(binding, handle)
+        self.utilization = Utilization(binding, handle, is_slice=instance is not None)
 
     def read(self) -> list[Any]:
         """Return state, reason, MiB used, [pid, MiB, ...], servers, accounted, Xids.
@@ -65,9 +72,10 @@ class CardReader:
         self._card = card
         self._devices = devices
         self.events = Events(binding, card)
+        self._use_s = -_USE_EVERY_S
 
     def read(self, *, health: bool) -> dict[str, Any]:
-        """Return a row for each device, and the card's health if it is asked for.
+        """Return a row for each device, the card's health if it is asked for, now and then its use.
 
         Raises:
             NVMLError: the card or the driver is gone.
@@ -82,6 +90,10 @@ class CardReader:
         answer: dict[str, Any] = {"rows": rows}
         if health:
             answer["health"] = health_of(self._binding, self._card)
+        now = time.monotonic()
+        if now - self._use_s >= _USE_EVERY_S:
+            self._use_s = now
+            answer["busy"] = [device.utilization.read() for device in self._devices]
         return answer
 
 
