@@ -336,7 +336,7 @@ def go_on(stage: Stage, until_s: float = float("inf")) -> None:
     stage.now = min(until_s, stage.now) if until_s == float("inf") else until_s
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(
     sizes=st.lists(st.sampled_from([4000, 10000, 10000, 16000]), min_size=2, max_size=4),
     mixed=st.booleans(),

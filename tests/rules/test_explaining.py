@@ -393,7 +393,7 @@ def played(
     return stage
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(
     sizes=st.lists(st.sampled_from([4000, 10000, 10000, 16000]), min_size=2, max_size=4),
     foreign_mib=st.sampled_from([0, 0, 1000, 3000]),

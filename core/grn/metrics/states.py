@@ -50,11 +50,11 @@ class Times:
 
     def keep(self, status: Told, at: float) -> None:
         """Take in a state that was told `at` seconds since 1970; forget what is not in it."""
+        here: dict[tuple[str, object], float]
         here = {("lease", lease["id"]): lease["since_s"] for lease in status["leases"]}
         here |= {("waiter", waiter["ticket"]): waiter["since_s"] for waiter in status["waiters"]}
-        self._known = {
-            key: self._known.get(key, round(at - since_s, 3)) for key, since_s in here.items()
-        }
+        before = self._known
+        self._known = {key: before.get(key, round(at - s, 3)) for key, s in here.items()}
 
     def of(self, kind: str, key: object) -> float:
         """Return when it began, in seconds since 1970."""

@@ -239,7 +239,8 @@ class _Play:
 class _Silent(Placer):
     """Decides as any placer does, and spares the words: nobody reads them."""
 
-    def _why(self, *_: object) -> str:
+    def _why(self, request: Request, pairs: object, head: Reservation | None) -> str:
+        del request, pairs, head
         return ""
 
 
