@@ -370,3 +370,18 @@ def test_what_is_expected_comes_true(
     starts = expected_of(stage, *waiting)
     go_on(stage)
     assert [job.granted_s for job in waiting] == starts
+
+
+def test_the_answer_for_many_is_kept_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs more, and most of them wait for long."""
+    monkeypatch.setattr(expected, "_LONG_LINE", 1)
+    stage = Stage(10000)
+    learn(stage, "job", 8000, 10)
+    told = Expectations()
+    stage.ask("job")
+    assert not told.at(stage.machine, 0.0)
+    stage.ask("job")
+    assert len(told.at(stage.machine, 1.5)) == 1
+    stage.ask("job")
+    assert len(told.at(stage.machine, 4.0)) == 1
+    assert len(told.at(stage.machine, 4.5)) == 2

@@ -50,6 +50,10 @@ MOST_DECISIONS = 600
 """Each asks the placer once; most of a sweep is of one shape, and decided together."""
 
 _KEPT_S = 1.0
+_LONG_LINE = 50
+_KEPT_OF_A_LONG_LINE_S = 3.0
+"""Where many wait, most wait for long, and working it out takes longest."""
+
 _KEPT_UNCHANGED_S = 5.0
 """If nobody came, started, ended or left: what is overdue is later by so much, nothing else is."""
 
@@ -67,7 +71,7 @@ class Forecast:
 
 
 class Expectations:
-    """The last answer, which serves all who ask within a second, or longer if nothing happened."""
+    """The last answer, which serves all who ask within a second or so, longer if nothing happened."""
 
     def __init__(self) -> None:
         self._at: float | None = None
@@ -77,7 +81,8 @@ class Expectations:
     def at(self, machine: Machine, now: float) -> Mapping[int, Forecast]:
         """Return what `forecasts` says, as of the last moments."""
         age = None if self._at is None else now - self._at
-        if age is not None and 0 <= age < _KEPT_S:
+        kept_s = _KEPT_S if len(machine.line) <= _LONG_LINE else _KEPT_OF_A_LONG_LINE_S
+        if age is not None and 0 <= age < kept_s:
             return self._known
         of = (tuple(machine.leases), tuple(request.ticket for request in machine.line))
         if age is None or of != self._of or not 0 <= age < _KEPT_UNCHANGED_S:
