@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
+
 import grn
 from grn.metrics.table import METRICS
 

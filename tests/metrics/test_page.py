@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
+
 from grn.cli.metrics import main
 from grn.metrics.table import METRICS
 

@@ -15,7 +15,7 @@ from grn.rules.estimate import Margin
 from grn.rules.expected import forecasts
 from grn.rules.explaining import explain
 from grn.rules.fairness import Limits, parse_limits
-from grn.rules.holding import openings
+from grn.rules.holding import Opening, openings
 from grn.rules.knowing import need_how
 from grn.rules.model import DeviceState, End, Owner, Request
 from grn.rules.placing import Placement, Placer
@@ -403,7 +403,7 @@ def played(
 def test_what_is_said_is_what_is_done(
     sizes: list[int], foreign_mib: int, lost: int, wishes: list[Mapping[str, Any]]
 ) -> None:
-    """A device fits exactly if the placer would take it, and what must end there is enough."""
+    """A device fits exactly if the placer would take it; what must end is enough, and not too much."""
     stage = played(sizes, foreign_mib, lost, wishes)
     waiting = [job for job in stage.jobs.values() if job.waits]
     for job in waiting:
@@ -429,12 +429,17 @@ def enough_must_end(stage: Stage, job: Job) -> None:
     for opening in openings(machine, job.request, stage.now):
         if not opening.after or opening.need is None or opening.need.wait:
             continue
-        books = machine.ledger.copied()
-        for lease in opening.after:
-            books.remove(lease, machine.leases[lease].uuids)
-        placer = Placer(books, machine.profiles, machine.leases)
-        book = books.by_uuid[opening.book.device.uuid]
-        assert placer.fits(book, opening.need, None, job.request.type)
-        if len(opening.after) > 1:
-            last = opening.after[-1]
-            assert machine.leases[last].uuids, "it is on a device"
+        assert fits_without(stage, opening, opening.after, job.request.type)
+        assert not fits_without(stage, opening, opening.after[:-1], job.request.type)
+
+
+def fits_without(stage: Stage, opening: Opening, leases: Sequence[str], job_type: str) -> bool:
+    """Ask the placer about a copy of the books in which these leases have ended."""
+    machine = stage.machine
+    books = machine.ledger.copied()
+    for lease in leases:
+        books.remove(lease, machine.leases[lease].uuids)
+    placer = Placer(books, machine.profiles, machine.leases)
+    book = books.by_uuid[opening.book.device.uuid]
+    assert opening.need is not None
+    return placer.fits(book, opening.need, None, job_type)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Follower", "once"]
 
 _STATUS_WITHIN_S = 30.0
+_STATUS_EVERY_S = 15.0
+"""However seldom a text is wanted: the last one comes unexpectedly."""
 
 
 def once(socket: str | None) -> Collector:
@@ -79,7 +81,9 @@ class Follower:
         if self._watch is not None:
             return
         try:
-            watch = self._watch = Watch(self._socket, status_every_s=self._every_s)
+            watch = self._watch = Watch(
+                self._socket, status_every_s=min(self._every_s, _STATUS_EVERY_S)
+            )
             self.collector.began(watch.broker["since"])
             # The first state comes at once: without it the first text would lack all gauges.
             first = watch.next(_STATUS_WITHIN_S)
