@@ -113,8 +113,8 @@ class Gauges:
         before = self._wanted[device]
         if wanted != before:
             full = 1.0
-            self._compute_sum += (wanted if wanted < full else full) - (
-                before if before < full else full
+            self._compute_sum += (min(full, wanted)) - (
+                min(full, before)
             )
             self._wanted[device] = wanted
         self._stale[device] = True

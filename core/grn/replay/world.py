@@ -191,7 +191,7 @@ class World:
         if job.speed == 1.0:
             heappush(events, (now + took_s, number, END, job, job.version))
         ramp_s = self.options.ramp_s
-        grown_s = now + (ramp_s if ramp_s < took_s / 2 else took_s / 2)
+        grown_s = now + (min(took_s / 2, ramp_s))
         heappush(events, (grown_s, number + 1, GROWN, job, job.ooms))
         self._number = number + 2
 

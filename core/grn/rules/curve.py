@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from math import ceil, log2
 
-__all__ = ["LEAST_READINGS", "QUANTILES", "has_cycles", "is_large", "is_preallocation", "quantiles", "remember"]
+__all__ = [
+    "LEAST_READINGS",
+    "QUANTILES",
+    "has_cycles",
+    "is_large",
+    "is_preallocation",
+    "quantiles",
+    "remember",
+]
 
 Curve = list[tuple[float, int]]
 

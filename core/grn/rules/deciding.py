@@ -181,6 +181,8 @@ class Decider:
         head = self.reservation
         if head is not None and (head.ticket not in line or entries[0][0] < line.key(head.ticket)):
             return False
+        if head is not None and head.starts_s < now < head.latest_s:
+            return False  # it was likely to have started by now: look again at when it will
         self._round += 1
         self._placer.now = now
         self._screen = None

@@ -132,8 +132,7 @@ class Profile:
         stated = self.set_mib or 0
         measured = self.raised_mib
         for peak in self.window:
-            if peak.mib > measured:
-                measured = peak.mib
+            measured = max(measured, peak.mib)
         found = max(stated, self.bump_mib or 0)
         if measured > stated:
             found = max(found, margin.on(measured))

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from grn.errors import UsageError
 from grn.rules import events as ev
-from grn.rules.curve import LEAST_READINGS, has_cycles, is_large, is_preallocation, quantiles, remember
+from grn.rules.curve import (
+    LEAST_READINGS,
+    has_cycles,
+    is_large,
+    is_preallocation,
+    quantiles,
+    remember,
+)
 from grn.rules.estimate import FAILURES_SAID, bumped
 from grn.rules.model import LeaseState
 from grn.rules.outcome import MORE, NOTHING, classify, crowded_out, remedy
