@@ -113,9 +113,7 @@ class Gauges:
         before = self._wanted[device]
         if wanted != before:
             full = 1.0
-            self._compute_sum += (min(full, wanted)) - (
-                min(full, before)
-            )
+            self._compute_sum += (min(full, wanted)) - (min(full, before))
             self._wanted[device] = wanted
         self._stale[device] = True
 
