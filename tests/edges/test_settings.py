@@ -8,6 +8,7 @@ import pytest
 
 from grn import settings
 from grn.errors import UsageError
+from grn.rules.waiting import ARRIVAL, ORDERS
 from grn.settings import Settings, as_argv, known_flags, load, parse_margin
 
 if TYPE_CHECKING:
@@ -238,3 +239,10 @@ def test_settings_can_be_made_by_hand() -> None:
     assert Settings(policy="pack").policy == "pack"
     with pytest.raises(TypeError, match="no such setting: polcy"):
         Settings(polcy="pack")
+
+
+def test_the_orders_are_those_of_the_line() -> None:
+    """The table of settings loads no rules, so that it names them anew."""
+    row = next(row for row in settings.rows() if row.key == "order")
+    assert row.metavar.split("|") == list(ORDERS)
+    assert row.default == ARRIVAL

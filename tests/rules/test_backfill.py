@@ -43,14 +43,14 @@ def test_a_job_that_is_over_in_time_uses_what_is_kept_for_the_head() -> None:
 @pytest.mark.parametrize(
     ("there_s", "short_s"),
     [
-        ((100, 110, 20), (20, 30, 25)),  # it may end before the newcomer, as it did once
-        ((100, 110, 105), (20, 101, 25)),  # the newcomer took longer once
+        ((100, 20, 20), (20, 30, 25)),  # it is likely to end before the newcomer
+        ((100, 110, 105), (20, 106, 25)),  # one in four of the newcomers takes longer
         ((100,) * (ENOUGH_RUNS - 1), (1, 1, 1)),  # too few runs of the one
         ((100,) * ENOUGH_RUNS, (1,) * (ENOUGH_RUNS - 1)),  # or of the other
     ],
 )
 def test_what_might_be_late_waits(there_s: tuple[float, ...], short_s: tuple[float, ...]) -> None:
-    """Run times count at their worst, and only once there are some."""
+    """Run times count only once there are some."""
     stage, head = behind_a_head(there_s=there_s, short_s=short_s)
     short = stage.ask("short", runs_s=1, peak_mib=2000)
     assert short.waits
@@ -78,6 +78,26 @@ def test_what_is_foreseen_is_of_that_moment(now: float, *, at_once: bool) -> Non
     stage, _ = behind_a_head(there_s=(100, 100, 100), short_s=(30, 30, 30))
     short = Request(-1, "short", Owner(1, 1))
     assert answered_at_once(stage.machine, [short], now) == [at_once]
+
+
+def test_a_job_that_outlasts_all_is_late_for_as_long_again() -> None:
+    """The head is then expected later; but what is kept for it is its own after twice that wait."""
+    stage = Stage(10000)
+    learn(stage, "there", 6000, 100, 100, 100)
+    learn(stage, "short", 2000, 4, 4, 4)
+    stage.ask("there", peak_mib=6000, runs_s=1000)
+    head = stage.ask("whole", whole=True, runs_s=5)
+    asked: dict[int, Job] = {}
+
+    def ask(second: int) -> None:
+        asked[second] = stage.ask("short", runs_s=4, peak_mib=2000)
+
+    for second in (50, 97, 150, 196, 201, 500):
+        stage.at(second, lambda second=second: ask(second))
+    stage.run_all()
+    granted = {second: job.granted_s for second, job in asked.items()}
+    assert granted == {50: 50, 97: 150, 150: 150, 196: 196, 201: 1005, 500: 1005}
+    assert head.granted_s == 1000
 
 
 def test_an_unmeasured_job_that_runs_may_end_at_any_moment() -> None:

@@ -192,22 +192,15 @@ class Decider:
         if any(ticket in self._groups for ticket in tickets):
             return False
         entries = self._entries(tickets)
-        head = self.reservation
-        if head is not None and (head.ticket not in line or entries[0][0] < line.key(head.ticket)):
+        if self.reservation is not None and not self._binds(self.reservation, entries[0][0], now):
             return False
         self._round += 1
         self._placer.now = now
         self._screen = None
         for _, request, kind in entries:
-            if kind.closed == self._round or kind.keys[0][2] != request.ticket:
-                continue  # what came before it of its kind was refused
-            verdict = self._placer.place(request, self.reservation, in_words=False)
-            if isinstance(verdict, Placement):
-                self._grant(request, verdict, [])
-                continue
-            kind.closed = self._round
-            if self.reservation is None and verdict.for_room:
-                self.reservation = self._placer.reserve(request, None)
+            # What came before it of its kind was refused; so would it be.
+            if kind.closed != self._round and kind.keys[0][2] == request.ticket:
+                self._decide_alone(request, kind)
         return True
 
     def _entries(self, tickets: Iterable[int]) -> list[tuple[Key, Request, Kind]]:
@@ -222,6 +215,21 @@ class Decider:
         if len(entries) > 1:
             entries.sort(key=_key)
         return entries
+
+    def _binds(self, head: Reservation, first: Key, now: float) -> bool:
+        """Whether the head stays the head beside newcomers, and what was said of it is still true."""
+        if head.ticket not in self._line or first < self._line.key(head.ticket):
+            return False
+        return not head.starts_s < now < head.latest_s  # or it should have started by now
+
+    def _decide_alone(self, request: Request, kind: Kind) -> None:
+        verdict = self._placer.place(request, self.reservation, in_words=False)
+        if isinstance(verdict, Placement):
+            self._grant(request, verdict, [])
+            return
+        kind.closed = self._round
+        if self.reservation is None and verdict.for_room:
+            self.reservation = self._placer.reserve(request, None)
 
     def _look_up(self, kind: Kind) -> None:
         self._line.reckon(kind)

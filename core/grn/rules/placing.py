@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from grn.rules.backfill import earliest_end, longest_s, room_at
+from grn.rules.backfill import likely_end, likely_over_s, room_at
 from grn.rules.estimate import ALONE_AFTER_OOMS, OTHER_MODEL_FACTOR
 from grn.rules.impossible import impossible, wanted, why_not
 from grn.rules.interference import undisturbed
@@ -315,15 +315,15 @@ class Placer:
         return left > 0 if self.is_alone(need, book) else (need.mib or 0) <= left
 
     def _over_before(self, head: Reservation, job_type: str, book: Book) -> bool:
-        """Whether a job of this type is over before the head can start, by what was learnt."""
+        """Whether a job of this type is likely over before the head can start."""
         if head.starts_s <= self.now:
             return False
-        ran_s = self.longest_s(job_type, book.device.model)
+        ran_s = self.over_s(job_type, book.device.model)
         return ran_s is not None and self.now + ran_s <= head.starts_s
 
-    def longest_s(self, job_type: str, model: str) -> float | None:
-        """Return how long jobs of this type run at most by all experience, if there is any."""
-        return longest_s(self._profiles, job_type, model)
+    def over_s(self, job_type: str, model: str) -> float | None:
+        """Return after how long a job of this type is likely over, if enough is known of it."""
+        return likely_over_s(self._profiles, job_type, model)
 
     def _delays(self, book: Book, need: Need, head: Reservation) -> bool:
         if head.alone or self.is_alone(need, book):
@@ -381,6 +381,11 @@ class Placer:
         # wait behind one that waits for a device. The devices stay kept meanwhile, or jobs that
         # take the one and jobs that take the other could keep the head waiting by turns.
         lacks = self._pools_wait(request, None) is not None
+        starts_s = max((self._starts(book, need) for book, need in taken), default=self.now)
+        if old is not None and old.ticket == request.ticket:
+            latest_s = old.latest_s
+        else:
+            latest_s = starts_s + max(0.0, starts_s - request.arrived_s)
         return Reservation(
             request.ticket,
             {book.device.uuid: self._take(book, need) for book, need in taken},
@@ -388,13 +393,14 @@ class Placer:
             cpus=(request.cpus or 0) if lacks else 0,
             ram_mib=(request.ram_mib or 0) if lacks else 0,
             compute=request.compute or 0,
-            starts_s=max((self._starts(book, need) for book, need in taken), default=self.now),
+            starts_s=min(starts_s, latest_s),
+            latest_s=latest_s,
         )
 
     def _starts(self, book: Book, need: Need) -> float:
-        """Return when the device may have room for the head at the earliest."""
+        """Return when the device is likely to have room for the head."""
         ends = [
-            (earliest_end(self._leases[lease], [book.device.model], self._profiles, self.now), b)
+            (likely_end(self._leases[lease], [book.device.model], self._profiles, self.now), b)
             for lease, b in book.bookings.items()
             if lease in self._leases
         ]

@@ -44,7 +44,7 @@ def look_up(kind: Kind, placer: Placer) -> None:
         least = min(need.mib or 0 for need in needs)
         # What is larger than a device gets all of it: that is not told by the need.
         kind.least_mib = least if least <= placer.smallest_mib else UNTOLD
-    known = [ran for model in placer.models if (ran := placer.longest_s(request.type, model))]
+    known = [ran for model in placer.models if (ran := placer.over_s(request.type, model))]
     kind.over_s = min(known, default=None)
 
 

@@ -6,8 +6,9 @@ gets a reservation: the devices on which it will start. Others may be placed in 
 other devices freely, on reserved ones only if that cannot delay the head, whichever of the running
 jobs end first. Where run times are unknown, "cannot delay" is decided for every possible order of
 ends: for each set of running leases beside which the head would fit, it must fit beside that set
-and the newcomer too. Where they were learnt, a job that is over before the head can start does not
-delay it either (see `backfill`). A reservation stays with the head until it starts, so its devices drain and
+and the newcomer too. Where they were learnt, a job that is likely over before the head can start does
+not count as delaying it; as that may turn out wrong, it ends once the head has waited twice as long as
+was likely (see `backfill`). A reservation stays with the head until it starts, so its devices drain and
 its wait is bounded by the jobs that already run there.
 
 Run times: a request counts as if it had come later by `STRETCH` times the run time that its type is
@@ -57,7 +58,7 @@ class Kind:
     """The requests of one shape that wait, in order; `first` stands for all in what they need.
 
     `delay_s` is by how much they count as having come later. `least_mib`, `over_s` belong to who
-    screens kinds: what one takes at least (-1: not told), and how long it runs at most, if known.
+    screens kinds: what one takes at least (-1: not told), and after how long it is likely over.
     """
 
     __slots__ = ("closed", "delay_s", "fresh", "keys", "least_mib", "over_s", "request", "shape")
@@ -228,7 +229,8 @@ class WaitingLine:
 class Reservation:
     """What is kept for the head: devices with MiB and compute on each, or CPUs and RAM, or both.
 
-    `starts_s` is when the head may start at the earliest: until then others may use it.
+    `starts_s` is when the head is likely to start: until then others may use it. It is put off as
+    jobs run on, but never beyond `latest_s`.
     """
 
     ticket: int
@@ -238,6 +240,7 @@ class Reservation:
     ram_mib: int = 0
     compute: int = 0
     starts_s: float = 0.0
+    latest_s: float = 0.0
 
 
 def largest_sum_within(parts: Iterable[int], limit: int) -> int:
