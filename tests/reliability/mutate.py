@@ -105,7 +105,7 @@ def _changes(  # noqa: C901 - a table of cases
             f"left out: {ast.unparse(node)[:60]}",
             lambda n: setattr(n, "value", ast.Constant(None)),
         )
-    elif isinstance(node, ast.Return) and node.value is not None:
+    elif isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
         yield "return -> None", lambda n: setattr(n, "value", ast.Constant(None))
 
 
@@ -125,6 +125,10 @@ def _says(node: ast.AST) -> bool:
     """Whether it only speaks to people or to type checkers."""
     if isinstance(node, ast.Raise | ast.JoinedStr | ast.AnnAssign):
         return not (isinstance(node, ast.AnnAssign) and node.value is not None)
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.BitOr) and "None" in (
+            ast.unparse(node.left), ast.unparse(node.right)
+        )  # fmt: skip
     if isinstance(node, ast.If):
         return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     called = node.value if isinstance(node, ast.Expr) else None
