@@ -56,6 +56,32 @@ def replay(session: nox.Session) -> None:
     session.run("python", "-m", "grn.replay", *(session.posargs or ["--synthetic"]))
 
 
+# -- how sure we are ------------------------------------------------------------------------------
+
+
+@nox.session
+def simulation(session: nox.Session) -> None:
+    """A million simulated days, as before a release: `-- --seeds 1000000`; `-- --seed 7` shows one."""
+    session.install("-e", ".[test-core]")
+    session.run("python", "-m", "tests.reliability", *(session.posargs or ["--seeds", "1000000"]))
+
+
+@nox.session
+def mutation(session: nox.Session) -> None:
+    """How many small changes of the books, the journal and the session the fast tests notice."""
+    session.install("-e", ".[test-core]")
+    session.run("python", "-m", "tests.reliability.mutate", *session.posargs)
+
+
+@nox.session
+def atheris(session: nox.Session) -> None:
+    """Frames guided by coverage, for an hour unless told otherwise (`-- -max_total_time=60`)."""
+    session.install("-e", ".[test-core]", "atheris>=2.3")
+    session.run(
+        "python", "-m", "tests.reliability.guided", *(session.posargs or ["-max_total_time=3600"])
+    )
+
+
 # -- releases of the engines ----------------------------------------------------------------------
 
 

@@ -105,7 +105,7 @@ def _changes(  # noqa: C901 - a table of cases
             f"left out: {ast.unparse(node)[:60]}",
             lambda n: setattr(n, "value", ast.Constant(None)),
         )
-    elif isinstance(node, ast.Return) and node.value is not None:
+    elif isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
         yield "return -> None", lambda n: setattr(n, "value", ast.Constant(None))
 
 
@@ -125,6 +125,9 @@ def _says(node: ast.AST) -> bool:
     """Whether it only speaks to people or to type checkers."""
     if isinstance(node, ast.Raise | ast.JoinedStr | ast.AnnAssign):
         return not (isinstance(node, ast.AnnAssign) and node.value is not None)
+    if isinstance(node, ast.BinOp):
+        sides = ast.unparse(node.left), ast.unparse(node.right)
+        return isinstance(node.op, ast.BitOr) and "None" in sides
     if isinstance(node, ast.If):
         return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     called = node.value if isinstance(node, ast.Expr) else None
@@ -179,6 +182,11 @@ def _put_in_place(module: str, path: str, code: object) -> None:
     sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]  # a finder
 
 
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def main() -> int:
     """Try mutants; name those that nobody noticed."""
     parser = argparse.ArgumentParser(
@@ -199,13 +207,15 @@ def main() -> int:
         tried = found
         if args.sample is not None and args.sample < len(found):
             tried = random.Random(args.seed).sample(found, args.sample)  # noqa: S311 - which to try
-        survivors = [x for x in tried if _survives(module, path, tree, x, tests)]
-        killed = len(tried) - len(survivors)
-        sys.stdout.write(f"{module}: {killed} of {len(tried)} killed ({len(found)} in all)\n")
-        for mutant in survivors:
-            line = source.splitlines()[mutant.line - 1].strip() if mutant.line else ""
-            sys.stdout.write(f"  {path}:{mutant.line} {mutant.what}: {line}\n")
-        sys.stdout.flush()
+        killed = 0
+        for count, mutant in enumerate(tried, 1):
+            if _survives(module, path, tree, mutant, tests):
+                line = source.splitlines()[mutant.line - 1].strip()
+                _say(f"  {path}:{mutant.line} {mutant.what}: {line}")
+            else:
+                killed += 1
+            if count % 10 == 0 or count == len(tried):
+                _say(f"{module}: {killed} of {count} killed ({len(found)} in all)")
     return 0
 
 

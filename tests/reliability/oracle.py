@@ -60,7 +60,6 @@ class Oracle:
         total = next(c.info.total_mib for c in self.world.cards if c.info.uuid == uuid)
         promised = 0
         held: set[str] = set()
-        compute = []
         for client in self.clients:
             if not client.process.alive:
                 continue
@@ -70,9 +69,10 @@ class Oracle:
                 held.add(lease.lease)
                 if not lease.probe:
                     promised += lease.mib
-                elif lease.job is not None:
-                    compute.append(lease.lease)
-                    promised += min(lease.job.held.get(uuid, 0), lease.mib)
+                elif lease.job is not None and lease.lease in self._known:
+                    # What it will need is a guess as soon as it seems settled: it may outgrow that.
+                    booked = self._known[lease.lease].booked_mib
+                    promised += min(lease.job.held.get(uuid, 0), booked)
         if self.strict:
             promised += sum(
                 process.held[uuid]

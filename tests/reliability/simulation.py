@@ -74,7 +74,7 @@ class Day:
             (40, self._time_passes),
             (6, self._client_cancels),
             (5, self._client_dies),
-            (3, self._client_hangs_up),
+            (3, self._client_is_dropped),
             (2, self._broker_dies),
             (2, self._broker_will_die),
             (4, self._device_changes),
@@ -235,14 +235,14 @@ class Day:
             taken = self.world.processes.spawn_as(client.process.pid)
             self._strangers.add(taken.pid)
 
-    def _client_hangs_up(self, choices: Choices) -> None:
-        """A client's connection ends, while it lives: it comes back, or another one of it does."""
+    def _client_is_dropped(self, choices: Choices) -> None:
+        """The broker ends a connection, of a client that did not read; it lives, and comes back."""
         if not self.clients:
             return
-        client = choices.of(self.clients)
-        if client.wire is not None and client.talks:
-            client.wire.client_closed = True
-            client.cut_off()
+        wire = choices.of(self.clients).wire
+        if wire is not None and wire.protocol is not None and not wire.lost:
+            wire.protocol.drop("does not read")
+            self.rig.hang_up(wire)
 
     def _look_at_status(self, choices: Choices) -> None:
         client = self._client(choices)
