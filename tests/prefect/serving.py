@@ -69,7 +69,13 @@ class PrefectServer:
         self.folder = folder
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
-        self.environ = {**QUIET, "PREFECT_HOME": folder, "PREFECT_API_URL": self.url}
+        self.storage = os.path.join(folder, "storage")
+        self.environ = {
+            **QUIET,
+            "PREFECT_HOME": folder,
+            "PREFECT_API_URL": self.url,
+            "PREFECT_LOCAL_STORAGE_PATH": self.storage,
+        }
         self._log = os.path.join(folder, "server.log")
         self._process: subprocess.Popen[bytes] | None = None
 
