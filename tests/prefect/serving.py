@@ -43,8 +43,9 @@ def shared(new_folder: Callable[[], str]) -> Iterator[PrefectServer]:
     global _session  # noqa: PLW0603 - one for all folders of tests, whose fixtures know nothing of each other
     mine = _session is None
     if _session is None:
-        _session = PrefectServer(new_folder())
-        _session.start()
+        started = PrefectServer(new_folder())
+        started.start()
+        _session = started
     try:
         yield _session
     finally:
@@ -92,7 +93,11 @@ class PrefectServer:
                 stdout=log,
                 stderr=log,
             )
-        eventually(self._answers, _STARTS_WITHIN_S, "an answer of the Prefect server")
+        try:
+            eventually(self._answers, _STARTS_WITHIN_S, "an answer of the Prefect server")
+        except BaseException:
+            self.stop()
+            raise
 
     def _answers(self) -> bool:
         assert self._process is not None
