@@ -43,6 +43,7 @@ def prefect_here(server: PrefectServer) -> Iterator[None]:
     from prefect.settings import (
         PREFECT_API_URL,
         PREFECT_HOME,
+        PREFECT_LOCAL_STORAGE_PATH,
         PREFECT_LOGGING_TO_API_BATCH_INTERVAL,
         temporary_settings,
     )
@@ -50,6 +51,7 @@ def prefect_here(server: PrefectServer) -> Iterator[None]:
     settings: dict[Any, Any] = {
         PREFECT_API_URL: server.url,
         PREFECT_HOME: server.folder,
+        PREFECT_LOCAL_STORAGE_PATH: server.storage,  # some releases read from nowhere else
         **quick(),
         PREFECT_LOGGING_TO_API_BATCH_INTERVAL: 0.2,
     }

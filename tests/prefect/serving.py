@@ -43,8 +43,9 @@ def shared(new_folder: Callable[[], str]) -> Iterator[PrefectServer]:
     global _session  # noqa: PLW0603 - one for all folders of tests, whose fixtures know nothing of each other
     mine = _session is None
     if _session is None:
-        _session = PrefectServer(new_folder())
-        _session.start()
+        started = PrefectServer(new_folder())
+        started.start()
+        _session = started
     try:
         yield _session
     finally:
@@ -69,7 +70,13 @@ class PrefectServer:
         self.folder = folder
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
-        self.environ = {**QUIET, "PREFECT_HOME": folder, "PREFECT_API_URL": self.url}
+        self.storage = os.path.join(folder, "storage")
+        self.environ = {
+            **QUIET,
+            "PREFECT_HOME": folder,
+            "PREFECT_API_URL": self.url,
+            "PREFECT_LOCAL_STORAGE_PATH": self.storage,
+        }
         self._log = os.path.join(folder, "server.log")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -86,7 +93,11 @@ class PrefectServer:
                 stdout=log,
                 stderr=log,
             )
-        eventually(self._answers, _STARTS_WITHIN_S, "an answer of the Prefect server")
+        try:
+            eventually(self._answers, _STARTS_WITHIN_S, "an answer of the Prefect server")
+        except BaseException:
+            self.stop()
+            raise
 
     def _answers(self) -> bool:
         assert self._process is not None

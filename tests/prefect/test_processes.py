@@ -184,7 +184,7 @@ def test_two_flows_share_two_devices(flows: Callable[..., Flows]):
     both = [it.start(_TAKING_TURNS, f"flows{number}.py") for number in range(2)]
     for process in both:
         said, _ = process.communicate(timeout=4 * PATIENCE_S)
-        assert said.splitlines()[-1] == "[0, 1, 2, 3, 4, 5]"
+        assert "[0, 1, 2, 3, 4, 5]" in said.splitlines()
     lines = [_read(it.path(f"device{mask}")).split() for mask in (0, 1)]
     assert sum(map(len, lines)) == 24
     for each in lines:
