@@ -142,12 +142,13 @@ def _memory(curve: Curve | None) -> str:
 
 
 def _drawn(curve: Curve) -> Iterator[str]:
-    known = [point for point in curve.points if point is not None]
-    top = curve.maximum if curve.maximum is not None else max(known, default=0)
+    known = (point for point in (*curve.points, curve.maximum) if point is not None)
+    top = max(known, default=0)
     yield sparkline(curve.points, top, ascii_only=not shows_unicode())
     if curve.least is not None:
-        yield f"  least {format_mib(curve.least)},"
-    yield f"  most {format_mib(top)}" if top or known else "  not known"
+        yield f"  least {format_mib(curve.least)}, most {format_mib(top)}"
+    elif top:
+        yield f"  most {format_mib(top)}"
 
 
 def _processor(record: Record) -> str:
