@@ -119,6 +119,25 @@ def test_failures_have_their_code_and_signal() -> None:
         assert how in said
 
 
+def test_how_busy_they_are_where_the_driver_tells() -> None:
+    """A percentage for devices and leases; nothing for what it does not tell of."""
+    books = states.status(
+        [states.device(0, utilization=83), states.device(1, utilization=None)],
+        [states.lease(1, 0, utilization=0), states.lease(2, 1, utilization=None)],
+    )
+    said = lines_of(drawn(books))
+    assert said[1].endswith(" 83%")
+    assert said[2].endswith("free of 16G")
+    assert [line.split()[7] for line in said if line.startswith("b ")] == ["0%"]
+    assert "busy" not in text_of(drawn(states.few()))
+
+
+def test_what_nobody_can_use_is_told_with_those_who_wait() -> None:
+    """How much and why, if it is anything."""
+    books = {**states.few(), "lost": {"probe": 12288, "fragmentation": 0, "head": 512}}
+    assert "waiting 3, meanwhile unused: 12G (probe), 512M (head)" in text_of(drawn(books))
+
+
 def test_warnings_are_there() -> None:
     """At the top, and with too many the rest is counted."""
     assert "! lease ab12cd-9 uses device 1" in text_of(drawn(states.few()))

@@ -55,11 +55,13 @@ def _device(scene: Scene, device: Mapping[str, Any], room: int) -> Text:
     at = max(len(str(each["index"])) for each in devices)
     index = f"{device['index']:>{at}} "
     figures = _figures(device, max(map(_figures_width, devices)))
+    if any(each.get("utilization") is not None for each in devices):
+        figures.append_text(_busy(device))
     name = ""
     if room >= _NAMED_FROM and len({each["name"] for each in devices}) > 1:
         longest = max(len(str(each["name"])) for each in devices)
         name = f"  {clean(str(device['name'])):<{longest}}"[: room // 4]
-    width = room - len(index) - len(figures) - len(name) - 1
+    width = room - len(index) - len(figures) - len(name)
     if width < _LEAST_BAR:
         figures = Text(f" {size(device['free_mib'])} free")
         width = max(0, room - len(index) - len(figures))
@@ -69,6 +71,12 @@ def _device(scene: Scene, device: Mapping[str, Any], room: int) -> Text:
     line.append_text(figures).append(name, _GREY)
     line.truncate(room, overflow="crop", pad=True)
     return line
+
+
+def _busy(device: Mapping[str, Any]) -> Text:
+    """Write how much of the time a device computes, where the driver tells."""
+    percent = device.get("utilization")
+    return Text("     " if percent is None else f"{percent:>4}%", style="cyan")
 
 
 def _figures_width(device: Mapping[str, Any]) -> int:

@@ -97,6 +97,7 @@ def leases_pane(scene: Scene, view: View) -> Pane:
         Column("booked", right=True, rank=1),
         Column("peak", right=True, rank=4),
         Column("for", right=True, rank=2),
+        Column("busy", right=True, rank=4),
         Column("user", rank=3),
         Column("via", rank=6),
         Column("pid", right=True, rank=7),
@@ -124,6 +125,7 @@ def _lease_cells(scene: Scene, lease: Entry) -> list[Cell]:
         Cell(size(booked)),
         Cell("-" if lease["peak_mib"] is None else size(lease["peak_mib"])),
         Cell(span(scene.since(lease.get("since_s")))),
+        Cell("" if lease.get("utilization") is None else f"{lease['utilization']}%", "cyan"),
         Cell(scene.user(lease) if scene.several_users else "", "cyan"),
         Cell(str(lease.get("engine") or "") if scene.width >= _WIDE else "", _GREY),
         Cell(str(lease["pid"]) if scene.width >= _WIDE else "", _GREY),
@@ -184,7 +186,7 @@ def waiting_pane(scene: Scene, view: View, *, roomy: bool) -> Pane:
         what = lines[number]
         return what if isinstance(what, Text) else grid.row(what)
 
-    title = _title("waiting", len(found), len(every), view)
+    title = _title("waiting", len(found), len(every), view) + _unused(scene)
     return Pane(WAITING, title, grid.heading(), len(lines), line)
 
 
@@ -214,6 +216,16 @@ def _wish(scene: Scene, entry: Entry) -> str:
         return "-"
     each = "all" if memory == "whole" else size(memory)
     return f"{gpus}{scene.glyphs.times}{each}"
+
+
+def _unused(scene: Scene) -> str:
+    """Say how much memory nobody can use meanwhile, and why."""
+    lost = {cause: mib for cause, mib in (scene.status.get("lost") or {}).items() if mib}
+    if not lost:
+        return ""
+    return (
+        f", meanwhile unused: {', '.join(f'{size(mib)} ({cause})' for cause, mib in lost.items())}"
+    )
 
 
 def _reason(scene: Scene, reason: str) -> list[Text]:
