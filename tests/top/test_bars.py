@@ -55,6 +55,16 @@ def test_many_small_leases_take_the_room_that_they_have() -> None:
     assert text.count("░") == alone.count("░")
 
 
+def test_a_letter_stands_where_a_lease_begins() -> None:
+    """Also where what it holds is too little to be seen."""
+    for held in (0, 1, 300):
+        text = bar(device(0), [lease(1, 0, measured_mib=held)], 64, FANCY).plain
+        assert runs(text)[:2] == [("b", 1), ("▒", 15)]
+    assert (
+        bar(device(0), [lease(1, 0, booked_mib=256, measured_mib=256)], 64, FANCY).plain[0] == "b"
+    )
+
+
 def test_each_device_shows_what_is_held_there() -> None:
     """A lease on two devices may hold much on one of them and little on the other."""
     uneven = lease(1, 0, 1, measured_mib=4096, measured_each_mib=[4096, 1024])

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Part", "bar", "legend", "parts_of"]
 
 _PROBE, _DRAINING = "probe", "draining"
-_NAMED_FROM = 2
-"""Columns of a segment that has room for its letter."""
 _FOREIGN_STYLE = "grey62"
 _FREE_STYLE = "grey35"
 _KEPT_STYLE = "grey35"
@@ -33,12 +31,13 @@ _KEPT_STYLE = "grey35"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a bar: so many MiB, drawn so; `letter` stands at its beginning."""
+    """A piece of a bar: so many MiB, drawn so; `letter` stands where its `lease` begins."""
 
     mib: float
     glyph: str
     style: str
     letter: str = ""
+    lease: str = ""
 
 
 def parts_of(
@@ -61,12 +60,12 @@ def parts_of(
 def _lease_parts(lease: Mapping[str, Any], uuid: str, glyphs: Glyphs) -> Iterator[Part]:
     booked, measured = lease["booked_mib"] or 0, _measured(lease, uuid)
     colour, letter = colour_of(lease), letter_of(lease)
-    dim = "dim " if lease["state"] == _DRAINING else ""
+    style, ident = f"{'dim ' * (lease['state'] == _DRAINING)}{colour}", str(lease["id"])
     if measured:
-        yield Part(measured, glyphs.measured, f"{dim}{colour}", letter)
+        yield Part(measured, glyphs.measured, style, letter, ident)
     if booked > measured:
         glyph = glyphs.probe if lease["state"] == _PROBE else glyphs.booked
-        yield Part(booked - measured, glyph, f"{dim}{colour}", "" if measured else letter)
+        yield Part(booked - measured, glyph, style, letter, ident)
 
 
 def _measured(lease: Mapping[str, Any], uuid: str) -> float:
@@ -90,20 +89,19 @@ def bar(
         return text
     parts = parts_of(device, leases, glyphs)
     scale = width / (max(device["total_mib"], sum(part.mib for part in parts)) or 1)
-    text, begun, held = Text(no_wrap=True), 0, 0.0
+    text, begun, held, named = Text(no_wrap=True), 0, 0.0, ""
     for part in parts:
         held += part.mib
-        border = min(width, round(held * scale))
-        text.append_text(_drawn(part, border - begun))
-        begun = max(begun, border)
+        columns = min(width, round(held * scale)) - begun
+        if columns <= 0:
+            continue
+        begun += columns
+        if part.lease != named and part.lease:
+            named = part.lease
+            text.append(part.letter, f"{part.style} reverse")
+            columns -= 1
+        text.append(part.glyph * columns, part.style)
     return text
-
-
-def _drawn(part: Part, columns: int) -> Text:
-    if columns < _NAMED_FROM or not part.letter:
-        return Text(part.glyph * max(0, columns), style=part.style)
-    text = Text().append(part.letter, style=f"{part.style} reverse")
-    return text.append(part.glyph * (columns - 1), style=part.style)
 
 
 def legend(width: int, glyphs: Glyphs) -> Text:
