@@ -383,10 +383,10 @@ class Connection(asyncio.BufferedProtocol):
         self._core.leave(self, message.get("id"))
 
     def _status(self, message: dict[str, Any]) -> None:
-        self._core.sampler.when_fresh(lambda: self._tell_status(message))
+        page = number(message, "page") or 0  # now: later nobody would answer for a mistake in it
+        self._core.sampler.when_fresh(lambda: self._tell_status(message, page))
 
-    def _tell_status(self, message: dict[str, Any]) -> None:
-        page = number(message, "page") or 0
+    def _tell_status(self, message: dict[str, Any], page: int) -> None:
         parts = status_pages(self._core.status())
         shown = parts[page] if page < len(parts) else {**parts[0], **{key: [] for key in PAGED}}
         more = page + 1 < len(parts)
