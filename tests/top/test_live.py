@@ -44,6 +44,21 @@ def test_it_follows_what_happens(env: BrokerEnv, top: Top) -> None:
     assert terminal.given_back
 
 
+def test_a_job_that_ended_in_order_is_no_warning(env: BrokerEnv, top: Top) -> None:
+    """What lived at the last look at all processes is not said to live when it has ended since."""
+    talker = env.talker()
+    grant = talker.acquire("train", memory_mib=4096)
+    job = env.job(talker, grant, "--memory=1GiB")
+    job.wait_holding()
+    terminal = top()
+    terminal.shows("1 lease ", " 1G ")
+    job.finish()
+    talker.release(grant)
+    assert "still live" not in terminal.shows("0 leases", " ok ")
+    terminal.press("q")
+    assert terminal.end() == 0
+
+
 def test_keys(env: BrokerEnv, top: Top) -> None:
     """Order, filter, help, another list: at once, whatever the broker does."""
     talker = env.talker()
