@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -360,3 +361,29 @@ def test_cores_of_its_own(dodos: DodoFolder) -> None:
     """)
     assert dodos.doit().code == 0
     assert dodos.read("n") == "1" if len(os.sched_getaffinity(0)) > 1 else True
+
+
+def test_what_actions_took_is_recorded(dodos: DodoFolder) -> None:
+    """Commands and callables under leases tell that doit ran them, and what they took."""
+    dodos.dodo(
+        """
+        def burn():
+            for n in range(10 ** 5):
+                n * n
+
+
+        def task_kinds():
+            yield {"name": "command", "actions": [grn("sort /dev/null", memory="100MiB")]}
+            yield {"name": "callable", "actions": [grn(burn, memory="100MiB")]}
+            yield {"name": "fork", "actions": [grn(burn, memory="100MiB", isolate="fork")]}
+        """
+    )
+    done = dodos.doit()
+    assert done.code == 0, f"{done}"
+    dodos.env.stop()
+    path = os.path.join(dodos.env.environ["GRN_STATE_DIR"], "history.sqlite")
+    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    found = db.execute("SELECT engine, cpu_s, rss_mib FROM lease ORDER BY seq").fetchall()
+    db.close()
+    assert [engine for engine, _, _ in found] == ["doit"] * 3
+    assert all(cpu_s is not None and rss_mib > 0 for _, cpu_s, rss_mib in found)

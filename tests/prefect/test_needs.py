@@ -127,3 +127,10 @@ def test_job_types():
     script: Any = plain.__class__(plain.__code__, globals(), "plain")
     script.__module__ = "__main__"
     assert asked(script)["type"].endswith("test_needs.py::plain")
+
+
+def test_a_request_says_that_it_is_prefects():
+    """Whether the type is the task's own or given, with and without a template."""
+    sized = gpu(type="size {n}")(lambda n: n)
+    assert asked(plain)["engine"] == "prefect"
+    assert need_of(sized, "it", {}, None).request((3,), {})[0]["engine"] == "prefect"

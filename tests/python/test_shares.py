@@ -279,3 +279,8 @@ def test_cores_that_cannot_be_had_are_warned_of(here: Here) -> None:
             with pytest.warns(RuntimeWarning, match="not bound to cores: the broker gave it none"):
                 part.apply()
             assert mine() == before
+
+
+def test_a_request_says_that_it_is_a_programs_own() -> None:
+    """An adapter writes its own name over it."""
+    assert wish_of().request("job", in_process=False)[0]["engine"] == "python"
