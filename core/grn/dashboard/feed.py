@@ -11,6 +11,7 @@ Must not: wait for a page, or tell one anything that `grn status` would not tell
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 from grn.report.page import as_json
@@ -78,7 +79,7 @@ class Feed:
 
     def changed(self, status: dict[str, Any]) -> None:
         """Take a new state of the books."""
-        self._status = message("status", status)
+        self._status = message("status", {**status, "at": round(time.time(), 3)})
         self._send(self._status)
 
     def _send(self, body: bytes) -> None:
