@@ -35,9 +35,10 @@ function memory(mib) {
   return Math.abs(mib) < 1024 ? `${Math.round(mib)} MiB` : `${rounded(mib / 1024)} GiB`;
 }
 
-function memoryTime(mibSeconds) {
+// In hours, or in minutes if `among` these, of which it may be a part, hours would be little.
+function memoryTime(mibSeconds, among = mibSeconds) {
   const hours = mibSeconds / 1024 / 3600;
-  return hours >= 0.1 || !mibSeconds ? `${rounded(hours)} GiB h` : `${rounded(hours * 60)} GiB min`;
+  return among >= 0.1 * 1024 * 3600 || !among ? `${rounded(hours)} GiB h` : `${rounded(hours * 60)} GiB min`;
 }
 
 function duration(s) {
