@@ -20,6 +20,11 @@ function svg(name, attributes = {}, ...children) {
   return made;
 }
 
+// A type begins with a folder or a program and ends with what tells it from others: the middle can go.
+function brief(text) {
+  return text.length <= 34 ? text : `${text.slice(0, 8)}…${text.slice(-25)}`;
+}
+
 const byId = (id) => document.getElementById(id);
 const fill = (id, ...children) => byId(id).replaceChildren(...children.filter((c) => c !== null));
 const known = (value) => value !== null && value !== undefined;
