@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from tests.browser import Window, open_window
@@ -28,6 +29,13 @@ def _shows(window: Window, place: str, text: str) -> None:
     _until(
         window, "([at, text]) => document.querySelector(at).innerText.includes(text)", [place, text]
     )
+
+
+def _lie_on_one_another(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Tell whether two blocks have a time and a height in common; ends are stamped a moment late."""
+    together_s = min(a["to"], b["to"]) - max(a["from"], b["from"])
+    common = [min(p[1], q[1]) - max(p[0], q[0]) for p in a["parts"] for q in b["parts"]]
+    return together_s > 0.25 and max(common) > 1
 
 
 def test_page_follows_a_job_through_its_life(
@@ -131,4 +139,28 @@ def test_phone_has_no_sideways_scroll(
     _shows(window, "#running", "job 3")
     assert window.overflows() == []
     window.page.screenshot(path=os.path.join(screens, "dashboard-phone.png"), full_page=True)
+    assert window.complaints == []
+
+
+def test_what_begins_beside_another_never_lies_on_it(
+    browser: Browser, new_board: NewBoard, address_of: AddressOf
+) -> None:
+    """Leases that come while others run have their own place, in whatever order they are told of."""
+    env = new_board("sim:1x10000MiB")
+    window = open_window(browser, address_of(env))
+    talker = env.talker()
+    held = [talker.acquire("a", memory_mib=3000)]
+    _until(window, "() => window.grn.boxes().length >= 1")
+    for number in range(2, 8):
+        if len(held) == 3:
+            talker.release(held.pop(1))
+        held.append(talker.acquire(f"type {number}", memory_mib=3000))
+        _until(window, "(wanted) => window.grn.boxes().length >= wanted", number)
+    row = window.page.evaluate("""() => {
+      const row = window.grn.page.timeline.rows.rows[0];
+      const plain = ({ lease, from, to, parts }) => ({ id: lease.id, from, to, parts });
+      return { top: row.top, blocks: row.blocks.map(plain) };
+    }""")
+    assert row["top"] == 10_000
+    assert [pair for pair in combinations(row["blocks"], 2) if _lie_on_one_another(*pair)] == []
     assert window.complaints == []

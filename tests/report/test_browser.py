@@ -186,7 +186,8 @@ def test_hostile_names_are_only_text(browser: Browser, tmp_path: Path, history_p
     write_history(history_path, rows, [DEVICE], events=[(1, START + 5, "refused", event)])
     made = make_page(history_path, str(tmp_path / "page.html"), START - 10, START + 100)
     window = open_window(browser, made.address)
-    for place in ("#kinds", "#ooms-table", "#types-table", "#leases-table", "#events-table"):
+    assert "</script…" in window.page.inner_text("#kinds")
+    for place in ("#ooms-table", "#types-table", "#leases-table", "#events-table"):
         assert "</script><img src=" in window.page.inner_text(place)
     box = window.boxes()[0]
     window.page.mouse.click(box["x"] + box["w"] / 2, box["y"] + box["h"] / 2)

@@ -11,6 +11,7 @@ Must not: wait for a page, or tell one anything that `grn status` would not tell
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 from grn.report.page import as_json
@@ -29,6 +30,24 @@ _SHOWN = frozenset({"granted", "ended", "freed", "learnt"})
 """The events that a page draws; all else it sees in the state of the books."""
 
 
+# What the page draws of each; the rest of a status is half of its length.
+_PARTS = {
+    "devices": (
+        "index", "uuid", "name", "state", "reason", "total_mib", "capacity_mib", "free_mib",
+        "booked_mib", "measured_mib", "foreign_mib",
+    ),
+    "leases": (
+        "id", "type", "label", "uid", "engine", "devices", "booked_mib", "measured_mib", "peak_mib",
+        "peak_source", "state", "since_s",
+    ),
+    "waiters": ("type", "label", "gpus", "memory_mib", "since_s", "expected_s", "reason"),
+    "recent": (
+        "lease", "at", "type", "label", "uid", "engine", "devices", "outcome", "exit_code", "signal",
+        "peak_mib", "source", "booked_mib", "waited_s", "ran_s", "cpu_s", "rss_mib", "draining",
+    ),
+}  # fmt: skip
+
+
 class FullError(Exception):
     """As many pages are open as can be."""
 
@@ -36,6 +55,16 @@ class FullError(Exception):
 def message(name: str, data: dict[str, Any]) -> bytes:
     """Return one server-sent event."""
     return f"event: {name}\ndata: {as_json(data)}\n\n".encode()
+
+
+def _shown(status: dict[str, Any], at: float) -> dict[str, Any]:
+    """Return what the page draws of a state of the books, which is of the moment `at`."""
+    parts = {
+        name: [{key: entry.get(key) for key in keys} for entry in status.get(name, ())]
+        for name, keys in _PARTS.items()
+    }
+    whole = {"warnings": status.get("warnings", []), "lost": status.get("lost", {})}
+    return {"at": round(at, 3), **whole, **parts}
 
 
 class Feed:
@@ -78,7 +107,7 @@ class Feed:
 
     def changed(self, status: dict[str, Any]) -> None:
         """Take a new state of the books."""
-        self._status = message("status", status)
+        self._status = message("status", _shown(status, time.time()))
         self._send(self._status)
 
     def _send(self, body: bytes) -> None:

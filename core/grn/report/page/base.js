@@ -20,6 +20,11 @@ function svg(name, attributes = {}, ...children) {
   return made;
 }
 
+// A type begins with a folder or a program and ends with what tells it from others: the middle can go.
+function brief(text) {
+  return text.length <= 34 ? text : `${text.slice(0, 8)}…${text.slice(-25)}`;
+}
+
 const byId = (id) => document.getElementById(id);
 const fill = (id, ...children) => byId(id).replaceChildren(...children.filter((c) => c !== null));
 const known = (value) => value !== null && value !== undefined;
@@ -35,9 +40,10 @@ function memory(mib) {
   return Math.abs(mib) < 1024 ? `${Math.round(mib)} MiB` : `${rounded(mib / 1024)} GiB`;
 }
 
-function memoryTime(mibSeconds) {
+// In hours, or in minutes if `among` these, of which it may be a part, hours would be little.
+function memoryTime(mibSeconds, among = mibSeconds) {
   const hours = mibSeconds / 1024 / 3600;
-  return hours >= 0.1 || !mibSeconds ? `${rounded(hours)} GiB h` : `${rounded(hours * 60)} GiB min`;
+  return among >= 0.1 * 1024 * 3600 || !among ? `${rounded(hours)} GiB h` : `${rounded(hours * 60)} GiB min`;
 }
 
 function duration(s) {

@@ -235,5 +235,5 @@ function drawLost(model) {
   byId("lost-said").textContent = all
     ? `While somebody waited, ${memoryTime(all)} could be used by nobody: ${share(all, there)} of what the devices had to give in this time.`
     : "While somebody waited, nothing was lost.";
-  fill("lost-bars", ...(all ? bars(Object.values(CAUSES).map(([name, why], i) => ({ name, why, value: sums[i], text: memoryTime(sums[i]) }))) : []));
+  fill("lost-bars", ...(all ? bars(Object.values(CAUSES).map(([name, why], i) => ({ name, why, value: sums[i], text: memoryTime(sums[i], all) }))) : []));
 }

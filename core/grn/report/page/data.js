@@ -87,7 +87,11 @@ class Model {
   // -- what happens while the page is open: told by events and by states, in any order, twice or not
 
   granted(told, from) {
-    if (this.byId.has(told.id)) return this.byId.get(told.id);
+    const there = this.byId.get(told.id);
+    if (there) {
+      if (told.event) there.from = from; // an event is dated to the moment
+      return there;
+    }
     const nothing = { uid: null, pid: null, priority: null, gpus: null, exit_code: null, signal: null, peak_mib: null,
       rss_mib: null, cpu_s: null, curve: null, policy: null, outcome: null, source: null, waited: null, ran: null,
       ended: null, freed: null };
@@ -153,10 +157,13 @@ class Model {
     this.data.types_in_all = Math.max(this.data.types_in_all, new Set(this.totals.map((total) => total.kind)).size);
   }
 
+  // Whether it holds its memory still, as far as is known.
+  open(lease) {
+    return lease.freed === null && (this.alive || lease.ended === null);
+  }
+
   end(lease) {
-    if (lease.freed !== null) return lease.freed;
-    if (lease.ended !== null && !this.alive) return lease.ended;
-    return Math.max(this.now, lease.from); // it runs, or its memory is still held
+    return this.open(lease) ? Math.max(this.now, lease.from) : (lease.freed ?? lease.ended);
   }
 
   extent() {

@@ -215,7 +215,7 @@ class Rows {
       }
       this._draining(c, lease, box, pale);
       if (fine) this._edge(c, lease, box, colour, pale);
-      if (number === 0 || box.h > 24) this._text(c, lease, box, pale);
+      if (number === 0 || box.h > 24) this._text(c, lease, box, pale, part[2] === undefined || number === 0);
     });
     c.globalAlpha = 1;
   }
@@ -267,7 +267,7 @@ class Rows {
     c.setLineDash([]);
   }
 
-  _text(c, lease, box, pale) {
+  _text(c, lease, box, pale, withSize) {
     if (box.h < 13 || box.w < 15) return;
     c.globalAlpha = pale;
     c.fillStyle = theme.ink;
@@ -285,7 +285,7 @@ class Rows {
     if (room < 28) return;
     c.font = `11px ${theme.font}`;
     c.fillText(clipped(c, lease.oom ? `OOM ${nameOf(lease)}` : nameOf(lease), room), x + used + 5, y);
-    const below = known(lease.booked_mib) ? held(lease) : "";
+    const below = withSize && known(lease.booked_mib) ? held(lease) : "";
     if (box.h >= 31 && c.measureText(below).width <= box.x + box.w - x - 4) {
       c.globalAlpha = 0.75 * pale;
       c.fillText(below, x, y + 14);

@@ -21,10 +21,13 @@ function layOut(device, number, leases, model) {
   let active = [];
   let top = 0;
   for (const lease of leases) {
-    const block = { lease, from: lease.from, to: model.end(lease), parts: null };
-    active = active.filter((other) => other.to > block.from);
+    const to = model.end(lease);
+    // What still holds memory is there for all that comes, whatever the clock says now.
+    const until = model.open(lease) ? Infinity : to;
+    const block = { lease, from: lease.from, to, until, parts: null };
+    active = active.filter((other) => other.until > block.from);
     block.parts = lease.places?.get(number) ?? placeFor(block, active, limit, heightOf(lease, device));
-    active = active.filter((other) => other.to > block.from); // some may have given way
+    active = active.filter((other) => other.until > block.from); // some may have given way
     lease.places = (lease.places ?? new Map()).set(number, block.parts);
     top = Math.max(top, ...block.parts.map(([, high]) => high));
     active.push(block);
@@ -38,8 +41,8 @@ const heightOf = (lease, device) => Math.max(1, lease.booked_mib ?? device.capac
 function placeFor(block, active, limit, height) {
   const found = placeAmong(block, active, limit, height);
   if (found) return found;
-  for (const other of active) if (other.to <= block.from + SLACK_S) other.to = block.from;
-  const still = active.filter((other) => other.to > block.from);
+  for (const other of active) if (other.until <= block.from + SLACK_S) other.to = other.until = block.from;
+  const still = active.filter((other) => other.until > block.from);
   const again = placeAmong(block, still, limit, height);
   if (again) return again;
   const beside = narrowProbes(still, block.from) && placeAmong(block, still, limit, height);
@@ -75,7 +78,7 @@ function inBest(gaps, block, height) {
     const spare = Math.min(gap.high - gap.low - height, 10 * height);
     for (const [low, beside] of [[gap.low, gap.below], [gap.high - height, gap.above]]) {
       if (low === Infinity) continue; // the top of a device whose size is not known
-      const outlives = Math.min(Math.max(block.to - beside, 0) / ran, 1);
+      const outlives = beside >= block.until ? 0 : Math.min((block.until - beside) / ran, 1);
       const cost = (spare < TINY ? 0 : outlives) + (0.3 * spare) / height;
       if (cost < least) {
         least = cost;
@@ -102,14 +105,14 @@ function inPieces(gaps, height) {
 function gapsBetween(active, limit, at) {
   const taken = active.flatMap((block) => block.parts
     .filter((part) => (part[3] ?? Infinity) > at)
-    .map(([low, high]) => ({ low, high, to: block.to })));
+    .map(([low, high]) => ({ low, high, until: block.until })));
   taken.sort((a, b) => a.low - b.low);
   const gaps = [];
   let low = 0;
   let below = Infinity;
   for (const part of taken) {
-    if (part.low - low > TINY) gaps.push({ low, high: part.low, below, above: part.to });
-    if (part.high >= low) below = part.to;
+    if (part.low - low > TINY) gaps.push({ low, high: part.low, below, above: part.until });
+    if (part.high >= low) below = part.until;
     low = Math.max(low, part.high);
   }
   if (limit - low > TINY) gaps.push({ low, high: limit, below, above: Infinity });

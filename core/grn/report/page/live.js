@@ -52,7 +52,8 @@ class Live {
   }
 
   _data(data) {
-    this.shift = data.made_at - Date.now() / 1000;
+    this.shift = -Infinity;
+    this._clock(data.made_at);
     this.page.replace(data);
     const { view } = this.page;
     if (!this.ready && view.most - view.least > 2 * HOUR_S) view.show(view.most - HOUR_S, view.most);
@@ -63,6 +64,11 @@ class Live {
     this.losing = null;
   }
 
+  // Whatever is told was told before now; the quickest message tells best by how much clocks differ.
+  _clock(at) {
+    this.shift = Math.max(this.shift, at - Date.now() / 1000);
+  }
+
   _happened(events) {
     if (!this.ready) {
       (this.early ??= []).push(events);
@@ -70,6 +76,7 @@ class Live {
     }
     const { model } = this.page;
     for (const told of events) {
+      this._clock(told.at);
       const lease = { ...told, id: told.lease };
       if (told.event === "granted" && !told.nested) model.granted(lease, told.at);
       else if (told.event === "ended") model.ended(lease, told.at);
@@ -81,7 +88,8 @@ class Live {
 
   _status(status) {
     const { model } = this.page;
-    const now = this.now;
+    const now = status.at;
+    this._clock(now);
     if (this.losing && this.ready) model.lose(this.losing.lost, now - this.losing.since);
     this.losing = { lost: status.lost ?? {}, since: now };
     this.status = status;
@@ -89,7 +97,7 @@ class Live {
     const held = new Set();
     for (const told of status.leases) {
       held.add(told.id);
-      const lease = model.granted({ ...told, probe: told.state === "probe" }, this.now - told.since_s);
+      const lease = model.granted({ ...told, probe: told.state === "probe" }, now - told.since_s);
       lease.measured_mib = told.measured_mib;
       if (lease.outcome === null) {
         lease.peak_mib = told.peak_mib;
@@ -97,7 +105,7 @@ class Live {
       }
     }
     for (const told of status.recent ?? []) model.ended({ ...told, id: told.lease }, told.at);
-    for (const lease of model.leases) if (lease.freed === null && !held.has(lease.id)) model.freed(lease.id, this.now);
+    for (const lease of model.leases) if (lease.freed === null && !held.has(lease.id)) model.freed(lease.id, now);
     for (const told of status.devices) this._device(told);
     this._changed();
     this._panels();

@@ -97,7 +97,7 @@ class Page {
     );
     const kinds = [...this.model.kinds.values()].sort((a, b) => a.letter.length - b.letter.length || (a.letter < b.letter ? -1 : 1));
     const button = (kind) => el("button", { type: "button", "aria-pressed": "false", "data-letter": kind.letter, title: kind.type, onclick: (event) => this._bringOut(kind, event.currentTarget) },
-      swatch(kind), el("span", { class: "name" }, kind.type), el("span", { class: "count" }, kind.leases.length.toLocaleString("en-GB")));
+      swatch(kind), el("span", { class: "name" }, brief(kind.type)), el("span", { class: "count" }, kind.leases.length.toLocaleString("en-GB")));
     fill("kinds", ...kinds.slice(0, 24).map(button), kinds.length > 24 ? el("span", { class: "count" }, `and ${count(kinds.length - 24, "more type")}`) : null);
   }
 
