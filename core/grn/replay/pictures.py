@@ -33,7 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Write the pictures into a folder; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m grn.replay.pictures", description=__doc__)
     parser.add_argument("folder")
-    parser.add_argument("--jobs", type=int, default=4000, help="of each trace; default: 4000")
+    parser.add_argument("--jobs", type=int, default=2000, help="of each trace; default: 2000")
     parser.add_argument("--seeds", type=int, default=3, help="how many; default: 3")
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args(words)
