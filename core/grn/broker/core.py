@@ -45,6 +45,10 @@ __all__ = ["BrokerCore"]
 
 _INBOX_BYTES = 1 << 16
 _NO_DEVICES_S = 1.0
+_REST = 9.0
+"""A look at all processes serves whoever asks for nine times as long as it took: a client that asks
+for the status again and again must not keep everybody else waiting."""
+
 log = logging.getLogger("grn.broker")
 
 
@@ -105,6 +109,8 @@ class BrokerCore:
         self._effects: list[ev.Effect] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_exit_s = idle_exit_s
+        self._marked: dict[str, list[int]] = {}
+        self._marked_until_s = 0.0
         self._stop: asyncio.Future[str] = loop.create_future()
         self.turn = Turn(loop, self.settle)
         self.watcher = Watcher(loop)
@@ -411,9 +417,14 @@ class BrokerCore:
     def _left_behind(self) -> list[str]:
         """Name processes of leases that have ended: they hold no device memory, but they live."""
         leases = self.machine.leases
+        began = self.now()
+        if began >= self._marked_until_s:
+            self._marked = procs.with_marker()
+            ended = self.now()
+            self._marked_until_s = ended + _REST * (ended - began)
         return [
             f"lease {lease} has ended; of its processes {', '.join(map(str, pids))} still live"
-            for lease, pids in procs.with_marker().items()
+            for lease, pids in self._marked.items()
             if lease not in leases and lease.startswith(f"{self.machine.token}-")
         ]
 
