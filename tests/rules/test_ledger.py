@@ -181,3 +181,41 @@ def test_broken_books_are_noticed() -> None:
     ledger.books[0].alone = "b"
     with pytest.raises(InvariantError, match="not alone"):
         ledger.check_invariants()
+
+
+def test_what_a_former_broker_booked_may_exceed_what_there_is_now() -> None:
+    """Under other settings there are fewer CPUs; what is booked anew must fit, and is checked."""
+    ledger = _ledger(10000, cpus=4)
+    ledger.restore("old", ("d0",), 0, alone=False, cpus=6, ram_mib=2000, compute=90)
+    ledger.restore("older", ("d0",), 0, alone=False, cpus=0, ram_mib=0, compute=20)
+    ledger.check_invariants()
+    ledger.place("new", ("d0",), 0, cpus=4)
+    ledger.check_invariants()
+    ledger.place("more", ("d0",), 0, cpus=1)
+    with pytest.raises(InvariantError, match="11 of 4 CPUs"):
+        ledger.check_invariants()
+
+
+def test_where_a_record_is_missing_nobody_is_said_to_be_alone() -> None:
+    """A lease that was alone and has company in a damaged journal shares its device from then on."""
+    for order in (("a", "b"), ("b", "a")):
+        ledger = _ledger(10000)
+        for lease in order:
+            ledger.restore(lease, ("d0",), 100, alone=lease == "a", cpus=0, ram_mib=0)
+        assert ledger.books[0].alone is None
+        ledger.check_invariants()
+
+
+def test_looking_past_a_lease_leaves_another_one_alone() -> None:
+    """Without one lease its device is open; that of another one is not."""
+    ledger = _ledger(10000, 10000)
+    ledger.place("a", ("d0",), 5000, alone=True)
+    ledger.place("b", ("d1",), 5000, alone=True)
+    with ledger.without(["a"]):
+        assert [book.alone for book in ledger.books] == [None, "b"]
+        assert [book.free_mib for book in ledger.books] == [10000, 5000]
+    assert [book.alone for book in ledger.books] == ["a", "b"]
+    assert [booking.had_company for book in ledger.books for booking in book.bookings.values()] == [
+        False,
+        False,
+    ]

@@ -19,6 +19,10 @@ __all__ = ["Teller"]
 _PROCESSES_S = 10.0
 """For how long a look at all processes serves who only watches: it costs more than all the rest."""
 
+_REST = 9.0
+"""It serves whoever asks for nine times as long as it took: a client that asks for the status again and
+again must not keep everybody else waiting."""
+
 
 class Teller:
     """Puts a status together."""
@@ -28,6 +32,7 @@ class Teller:
         self._expected = Expectations()
         self._marked: dict[str, list[int]] = {}
         self._marked_s = -_PROCESSES_S
+        self._rested_s = 0.0
 
     def status(self, *, closely: bool) -> dict[str, Any]:
         """Describe the books; processes that were left behind as of now only if `closely`."""
@@ -72,8 +77,10 @@ class Teller:
     def _left_behind(self, *, closely: bool) -> list[str]:
         """Name processes of leases that have ended: they hold no device memory, but they live."""
         now = self._core.now()
-        if closely or now - self._marked_s >= _PROCESSES_S:
+        if now >= (self._rested_s if closely else self._marked_s + _PROCESSES_S):
             self._marked, self._marked_s = dict(procs.with_marker()), now
+            took_s = self._core.now() - now
+            self._rested_s = now + took_s + _REST * took_s
         machine = self._core.machine
         ended = {
             # They lived when it was looked, perhaps some time ago, and the lease as well.

@@ -239,7 +239,7 @@ def _maybe(record: Mapping[str, Any], key: str) -> int | None:
 
 
 def _numbers(value: object, count: int | None, key: str) -> tuple[int, ...]:
-    listed = value if isinstance(value, list | tuple) else (None,)
+    listed: list[Any] = [*value] if isinstance(value, list | tuple) else [None]
     if not all(map(_is_number, listed)) or count not in (None, len(listed)):
         raise RecordError(f"{key}: {value!r}")
     return tuple(listed)
@@ -291,7 +291,7 @@ def _priority(record: Mapping[str, Any]) -> int:
 
 def _uuids(record: Mapping[str, Any]) -> tuple[str, ...]:
     uuids = record.get("uuids")
-    listed = uuids if isinstance(uuids, list | tuple) else (None,)
+    listed: list[Any] = [*uuids] if isinstance(uuids, list | tuple) else [None]
     if not all(type(uuid) is str for uuid in listed) or len(set(listed)) != len(listed):
         raise RecordError(f"uuids: {uuids!r}")
     return tuple(listed)
