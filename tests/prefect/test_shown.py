@@ -105,7 +105,7 @@ def test_what_bodies_say(broker: Callable[..., BrokerEnv], api: Api):
         told = work.talk.submit(word)
         nested = work.talk_twice.submit()
         long = work.log_much.submit(200_000)
-        assets = [work.make_asset.submit()] if work.HAS_ASSETS else []
+        asset = work.make_asset.submit()
         found = dict(told.result())
         ids["told"], ids["nested"], ids["outer"] = (
             told.task_run_id,
@@ -113,8 +113,7 @@ def test_what_bodies_say(broker: Callable[..., BrokerEnv], api: Api):
             nested.task_run_id,
         )
         long.result()
-        for asset in assets:
-            asset.result()
+        asset.result()
         return found
 
     found = talking("hello")
@@ -135,9 +134,8 @@ def test_what_bodies_say(broker: Callable[..., BrokerEnv], api: Api):
     related = {each["prefect.resource.id"] for each in nested["related"]}
     assert f"prefect.task-run.{ids['nested']}" in related
     assert eventually(lambda: _name(api, ids["nested"]) == "Completed")
-    if work.HAS_ASSETS:
-        made = eventually(lambda: api.events_of("grn://test/model"))
-        assert made[0]["payload"] == {"loss": 0.5}
+    made = eventually(lambda: api.events_of("grn://test/model"))
+    assert made[0]["payload"] == {"loss": 0.5}
 
 
 def test_a_task_that_gets_its_device_at_once(broker: Callable[..., BrokerEnv], api: Api):

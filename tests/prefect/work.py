@@ -12,18 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import prefect.runtime
 from prefect import get_run_logger, task
+from prefect.assets import Asset, materialize
 from prefect.cache_policies import INPUTS
 from prefect.events import emit_event
 from prefect.settings import PREFECT_TASKS_REFRESH_CACHE
 
 from grn_plugins.prefect import gpu
-
-try:
-    from prefect.assets import Asset, materialize
-except ImportError:  # the first releases of 3.4 have none
-    HAS_ASSETS = False
-else:
-    HAS_ASSETS = True
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -271,12 +265,10 @@ def same(value: Any) -> Any:
     return value
 
 
-if HAS_ASSETS:
-
-    @materialize("grn://test/model")
-    def make_asset() -> int:
-        Asset(key="grn://test/model").add_metadata({"loss": 0.5})
-        return 1
+@materialize("grn://test/model")
+def make_asset() -> int:
+    Asset(key="grn://test/model").add_metadata({"loss": 0.5})
+    return 1
 
 
 @task
