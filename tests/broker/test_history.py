@@ -44,10 +44,10 @@ def rows(env: BrokerEnv, query: str = "SELECT * FROM lease ORDER BY seq") -> lis
 def record(env: BrokerEnv, lease: str, column: str = "freed_at") -> dict[str, Any]:
     """Wait until a lease's record tells this."""
 
-    def found() -> dict[str, Any] | None:
-        return next((r for r in rows(env) if r["id"] == lease and r[column] is not None), None)
+    def found() -> list[dict[str, Any]]:
+        return [row for row in rows(env) if row["id"] == lease and row[column] is not None]
 
-    return eventually(found, what=f"{column} of {lease}: {rows(env)}")
+    return eventually(found, what=f"{column} of {lease}: {rows(env)}")[0]
 
 
 def test_a_lease_is_recorded_whole(new_env: NewEnv):
