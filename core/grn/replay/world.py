@@ -37,12 +37,15 @@ class Scheduler(Protocol):
     """How long after its memory appeared a job is looked at again, where that is wanted."""
     probe_s: float
     """Device time for which others were kept away to measure, so far."""
+    wakes: list[tuple[float, Job]]
+    """When to wake it, since it was last asked; the world empties the list."""
 
     def arrived(self, job: Job, now: float) -> None:
         """Take note that a job came, or comes again after it died of memory."""
 
     def grown(self, job: Job, now: float) -> bool:
         """Take note that a job's memory has appeared; tell whether to look at it again."""
+        ...
 
     def looked(self, job: Job, now: float) -> None:
         """Take note that a job's memory has not changed for `looks_s`."""
@@ -52,16 +55,14 @@ class Scheduler(Protocol):
 
     def died(self, job: Job, now: float, left_mib: int) -> bool:
         """Take note that it died of memory, `left_mib` being what others left; tell if it retries."""
+        ...
 
     def woken(self, job: Job, now: float) -> None:
         """Go on at a time that the scheduler asked for."""
 
     def decide(self, now: float) -> Iterable[Start]:
         """Return who starts now."""
-
-    @property
-    def wakes(self) -> list[tuple[float, Job]]:
-        """When to wake it, since it was last asked; the world empties the list."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
