@@ -137,7 +137,7 @@ def test_what_is_too_old_goes(path: str, writer: NewWriter):
         **lease(3),
     }
     events = [(old, "refused", "{}"), (NOW, "refused", "{}")]
-    usage = [(old, "d", 1.0, 1.0, 0.0), (NOW, "d", 1.0, 1.0, 0.0)]
+    usage = [(old, "d", 1.0, 1.0, 0.0, None), (NOW, "d", 1.0, 1.0, 0.0, 50.0)]
     lost = [(old, "probe", 1.0), (NOW, "probe", 1.0)]
     writer(days=90).write(Batch(leases=leases, events=events, usage=usage, lost=lost))
     assert [row["id"] for row in rows(path)] == ["a-2", "a-3"]

@@ -74,29 +74,29 @@ def test_what_would_do_is_not_lost() -> None:
 def test_a_minute_is_told_when_it_is_over() -> None:
     """Half a minute of 1000 MiB and half a minute of 3000 MiB are 2000 MiB in the mean."""
     minutes = Minutes()
-    minutes.look(0.0, {"d": (1000, 500, 0)}, {})
-    assert not minutes.look(30.0, {"d": (3000, 500, 0)}, {"probe": 100}).usage
+    minutes.look(0.0, {"d": (1000, 500, 0, 40)}, {})
+    assert not minutes.look(30.0, {"d": (3000, 500, 0, 40)}, {"probe": 100}).usage
     told = minutes.look(75.0, {}, {})
-    assert told.usage == [(0.0, "d", 2000.0, 500.0, 0.0)]
+    assert told.usage == [(0.0, "d", 2000.0, 500.0, 0.0, 40.0)]
     assert told.lost == [(0.0, "probe", 3000.0)]
     rest = minutes.close()
-    assert rest.usage == [(60.0, "d", 3000.0, 500.0, 0.0)]
+    assert rest.usage == [(60.0, "d", 3000.0, 500.0, 0.0, 40.0)]
     assert rest.lost == [(60.0, "probe", 1500.0)]
 
 
 def test_what_was_unknown_for_a_part_is_unknown() -> None:
     """A mean over what was known would be a guess."""
     minutes = Minutes()
-    minutes.look(0.0, {"d": (1000, None, 0)}, {})
-    minutes.look(30.0, {"d": (1000, 500, 0)}, {})
-    assert minutes.look(60.0, {}, {}).usage == [(0.0, "d", 1000.0, None, 0.0)]
+    minutes.look(0.0, {"d": (1000, None, 0, 40)}, {})
+    minutes.look(30.0, {"d": (1000, 500, 0, 40)}, {})
+    assert minutes.look(60.0, {}, {}).usage == [(0.0, "d", 1000.0, None, 0.0, 40.0)]
 
 
 def test_a_clock_that_is_set_back_counts_nothing() -> None:
     """Times of day may jump; a minute is never negative."""
     minutes = Minutes()
-    minutes.look(100.0, {"d": (1000, 500, 0)}, {"head": 5})
-    minutes.look(10.0, {"d": (1000, 500, 0)}, {"head": 5})
+    minutes.look(100.0, {"d": (1000, 500, 0, 40)}, {"head": 5})
+    minutes.look(10.0, {"d": (1000, 500, 0, 40)}, {"head": 5})
     told = minutes.look(20.0, {}, {})
     assert not told.usage
     assert minutes.close().lost == [(0.0, "head", 50.0)]
@@ -105,7 +105,7 @@ def test_a_clock_that_is_set_back_counts_nothing() -> None:
 def test_time_that_the_machine_has_slept_counts_nothing() -> None:
     """A day passes on the clock, ten seconds of it awake."""
     minutes = Minutes()
-    minutes.look(100.0, {"d": (1000, 500, 0)}, {"head": 5})
+    minutes.look(100.0, {"d": (1000, 500, 0, 40)}, {"head": 5})
     told = minutes.look(86500.0, {}, {}, after_s=10.0)
     assert [*told.lost, *minutes.close().lost] == [(86460.0, "head", 50.0)]
 
@@ -120,9 +120,9 @@ def test_minutes_add_up_to_the_whole(looks: list[tuple[float, int, int]]) -> Non
     minutes, at, lost = Minutes(), 0.0, 0.0
     told: list[float] = []
     for seconds, booked, missing in looks:
-        over = minutes.look(at, {"d": (booked, booked, 0)}, {"probe": missing})
+        over = minutes.look(at, {"d": (booked, booked, 0, None)}, {"probe": missing})
         told += [mib_s for _, _, mib_s in over.lost]
-        assert all(0 <= mean <= 5000 for _, _, mean, _, _ in over.usage)
+        assert all(0 <= mean <= 5000 for _, _, mean, _, _, _ in over.usage)
         at += seconds
         lost += missing * seconds
     over = minutes.look(at, {}, {})
@@ -136,6 +136,7 @@ def test_only_devices_with_leases_are_held() -> None:
     job = stage.ask(memory_mib=4000)
     stage.hold(job, 1500)
     books = stage.machine.ledger.books
-    assert held_now(books) == {"GPU-0000": (4000, 1500, 0)}
+    books[0].utilisation = 70
+    assert held_now(books) == {"GPU-0000": (4000, 1500, 0, 70)}
     books[0].usage_known = False
-    assert held_now(books) == {"GPU-0000": (4000, 1500, None)}
+    assert held_now(books) == {"GPU-0000": (4000, 1500, None, 70)}

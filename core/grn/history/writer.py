@@ -69,10 +69,12 @@ ON CONFLICT (uuid) DO UPDATE SET idx = excluded.idx, model = excluded.model,
     total_mib = excluded.total_mib, capacity_mib = excluded.capacity_mib, seen_at = excluded.seen_at
 """
 _USAGE = """
-INSERT INTO usage (at, uuid, booked_mib, measured_mib, foreign_mib) VALUES (?, ?, ?, ?, ?)
+INSERT INTO usage (at, uuid, booked_mib, measured_mib, foreign_mib, utilisation)
+VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (at, uuid) DO UPDATE SET booked_mib = COALESCE(excluded.booked_mib, booked_mib),
     measured_mib = COALESCE(excluded.measured_mib, measured_mib),
-    foreign_mib = COALESCE(excluded.foreign_mib, foreign_mib)
+    foreign_mib = COALESCE(excluded.foreign_mib, foreign_mib),
+    utilisation = COALESCE(excluded.utilisation, utilisation)
 """
 _LOST = """
 INSERT INTO lost (at, cause, mib_s) VALUES (?, ?, ?)

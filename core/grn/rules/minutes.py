@@ -20,19 +20,21 @@ __all__ = ["Minutes", "Told", "held_now"]
 
 _MINUTE_S = 60.0
 
-Held = tuple[int, int | None, int | None]
-"""MiB on one device: booked, measured, foreign."""
+Held = tuple[int, int | None, int | None, int | None]
+"""On one device: MiB booked, measured, foreign; percent of the time in which it was busy."""
 
 
 @dataclass(slots=True)
 class Told:
     """Minutes that are over.
 
-    `usage` is (at, uuid, booked, measured, foreign), means over the time in which anything was held;
+    `usage` is (at, uuid, booked, measured, foreign, utilisation), means over the time in which anything was held;
     `lost` is (at, cause, MiB times seconds).
     """
 
-    usage: list[tuple[float, str, float, float | None, float | None]] = field(default_factory=list)
+    usage: list[tuple[float, str, float, float | None, float | None, float | None]] = field(
+        default_factory=list
+    )
     lost: list[tuple[float, str, float]] = field(default_factory=list)
 
 
@@ -47,6 +49,7 @@ def held_now(books: Iterable[Book]) -> dict[str, Held]:
                 book.booked_mib,
                 None if unseen else book.measured_mib,
                 book.foreign_mib if book.usage_known else None,
+                book.utilisation,
             )
     return found
 
@@ -90,7 +93,7 @@ class Minutes:
             until = min(end, minute + _MINUTE_S)
             seconds = until - begin
             for uuid, values in self._held.items():
-                sums = self._usage.setdefault((minute, uuid), [0.0, 0.0, 0.0, 0.0])
+                sums = self._usage.setdefault((minute, uuid), [0.0, 0.0, 0.0, 0.0, 0.0])
                 _weigh(sums, (1, *values), seconds)
             for cause, mib in self._lost.items():
                 if mib:
@@ -101,10 +104,10 @@ class Minutes:
     def _over(self, before: float) -> Told:
         told = Told()
         for key in [key for key in self._usage if key[0] < before]:
-            seconds, booked, measured, foreign = self._usage.pop(key)
+            seconds, booked, *others = self._usage.pop(key)
             if seconds and booked is not None:
-                parts = [None if x is None else x / seconds for x in (measured, foreign)]
-                told.usage.append((*key, booked / seconds, parts[0], parts[1]))
+                measured, foreign, busy = (None if x is None else x / seconds for x in others)
+                told.usage.append((*key, booked / seconds, measured, foreign, busy))
         for key in [key for key in self._losses if key[0] < before]:
             told.lost.append((*key, self._losses.pop(key)))
         return told
