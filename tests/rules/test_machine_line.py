@@ -189,11 +189,15 @@ def test_a_head_that_waits_for_cpus_is_not_starved() -> None:
 def test_nobody_waits_longer_than_for_those_who_run_already(
     sizes: list[int], wishes: list[tuple[int, int, int | None, int, Policy]]
 ) -> None:
-    """Once first in line, a request starts at the latest when all that run then have ended."""
+    """Once first in line, a request starts at the latest when all that run then have ended.
+
+    Each type runs as long as it always does: one that does not may delay the head, see `backfill`.
+    """
     stage = Stage(*sizes)
     for arrival_s, runs_s, mib, gpus, policy in wishes:
         ask = partial(
             stage.ask,
+            f"runs {runs_s} s",
             runs_s=runs_s,
             memory_mib=mib,
             whole=mib is None,
