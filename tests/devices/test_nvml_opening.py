@@ -48,7 +48,7 @@ def why_none(box: Box, **more: str) -> str:
     assert isinstance(found, NoneBackend)
     with pytest.raises(BrokerUnavailable) as refused:
         try_open(box, "nvml", **more)
-    reason = found.note.removeprefix("no devices: ").partition("; use --devices")[0]
+    reason = found.note.removeprefix("no devices: ").partition("; GRN_DEVICES=")[0]
     assert reason in refused.value.message
     return reason
 

@@ -51,16 +51,7 @@ class DeviceReader:
         except self._binding.NVMLError as error:
             if self.instance is None or not (is_lost(error.value) or error.value in _SLICE_GONE):
                 raise
-            return [
-                "lost",
-                "the driver does not know this slice any more",
-                None,
-                None,
-                [],
-                [],
-                None,
-                [],
-            ]
+            return ["lost", "the driver does not know this slice any more", None, None, [], [], []]
         uses = self.processes.read()
         if uses is None:
             reason, flat, servers = self.processes.why_not, None, []
