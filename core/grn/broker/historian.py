@@ -69,6 +69,8 @@ class Historian:
         self._minutes = Minutes()
         self._lost: dict[str, int] = {}
         self._lost_s = -_LOST_EVERY_S
+        self._lost_of = (0, 0, 0)
+        """Which was the newest lease, how many are held and wait, when that was looked at."""
         self._looked_s = 0.0
         self._failed = ""
         self._dropped = 0
@@ -134,10 +136,13 @@ class Historian:
 
     def looked(self, now: float, at: float) -> None:
         """Take in how the books are after a look at the devices."""
-        if not len(self._machine.line):
-            self._lost, self._lost_s = {}, -_LOST_EVERY_S
-        elif now - self._lost_s >= _LOST_EVERY_S:
-            self._lost, self._lost_s = lost_now(self._machine), now
+        machine = self._machine
+        of = (machine.number, len(machine.leases), len(machine.line))
+        if not len(machine.line):
+            self._lost = {}
+        elif of != self._lost_of or now - self._lost_s >= _LOST_EVERY_S:
+            self._lost, self._lost_s = lost_now(machine), now
+        self._lost_of = of
         held, after_s = held_now(self._machine.ledger.books), now - self._looked_s
         self._looked_s = now
         self._told(self._minutes.look(at, held, self._lost, after_s=after_s))
