@@ -144,5 +144,7 @@ def conformance_snakemake(session: nox.Session) -> None:
 @nox.session
 def conformance_prefect(session: nox.Session) -> None:
     """Prefect's own runner tests with our runner; `-- --source PATH` reads them from a checkout."""
-    session.install("-e", ".[prefect]", "pytest>=8,<9.2", "pytest-asyncio>=1", "pytest-timeout>=2.3")
+    session.install(
+        "-e", ".[prefect]", "pytest>=8,<9.2", "pytest-asyncio>=1", "pytest-timeout>=2.3"
+    )
     session.run("python", "-m", "tests.conformance.prefect", *session.posargs)
