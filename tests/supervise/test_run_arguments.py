@@ -186,6 +186,7 @@ def test_requests_carry_what_was_asked() -> None:
     assert job.request == {
         "type": "/usr/bin/env a",
         "label": "env a",
+        "engine": "run",
         "gpus": 1,
         "memory_mib": "whole",
         "policy": None,
