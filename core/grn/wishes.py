@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     IfUnavailable = Literal["fail", "run"]
-    Policy = str
+    Policy = Literal["spread", "pack", "high-performance", "cost-saving"]
 
 __all__ = ["NORMAL", "ONE", "Wish"]
 
