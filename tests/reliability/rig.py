@@ -14,10 +14,12 @@ from grn import procs
 from grn.broker import connection as connection_module
 from grn.broker import core as core_module
 from grn.broker import journal as journal_module
+from grn.broker import observers as observers_module
 from grn.broker import watch as watch_module
 from grn.broker.connection import Connection
 from grn.broker.core import BrokerCore
 from grn.broker.journal import Journal
+from grn.broker.policies import Policies
 from grn.rules.estimate import Margin
 from grn.rules.machine import Machine
 from grn.rules.messages import GrantWriter
@@ -59,6 +61,7 @@ def installed(world: World) -> Iterator[None]:
         (watch_module, "os", table),
         (connection_module, "peer_has_died", Wire.peer_has_died),
         (core_module, "time", world),
+        (observers_module, "time", world),
     ]
     before = [(place, name, getattr(place, name)) for place, name, _ in swapped]
     for place, name, value in swapped:
@@ -115,7 +118,7 @@ class Rig:
             store=world.store,  # type: ignore[arg-type]  # as much of a store as it uses
             max_types=100,
             writer=GrantWriter.for_mask(devices, mask=None, style="index", extra={}),
-            policy=Policy.SPREAD,
+            policies=Policies(Policy.SPREAD),
             release="0",
             on_demand=False,
             idle_exit_s=60.0,
@@ -126,7 +129,7 @@ class Rig:
         core.pid = 1  # in each hello: it must be the same in each process that replays a day
         core.mps = _Mps()  # type: ignore[assignment]  # the same
         self.reports = [*([report] if report else []), *machine.restore(records, core.now())]
-        core.take_over()
+        core.lives.take_over()
         self.core = core
         return core
 

@@ -12,6 +12,7 @@ import pytest
 
 from grn.broker import connection as connection_module
 from grn.broker.connection import HELLO_WITHIN_S
+from grn.rules import report as report_module
 from grn.rules.wire import Frames, decode, encode
 from tests.reliability.rig import Rig, installed
 from tests.reliability.world import Wire, World
@@ -374,7 +375,7 @@ def test_another_users_process_does_not_belong(rig: Rig) -> None:
 
 def test_reports_come_in_pages(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry is on one page; the last says that there is no more."""
-    monkeypatch.setattr(connection_module, "PAGE_BYTES", 2000)
+    monkeypatch.setattr(report_module, "PAGE_BYTES", 2000)
     peer = Peer(rig)
     for number in range(1, 13):
         peer.acquire(number, memory_mib=4000, label="x" * 200)
