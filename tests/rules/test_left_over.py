@@ -39,7 +39,7 @@ def test_it_drains_until_they_have_ended(end: str) -> None:
         event = ev.OwnerGone(1.0, lease, main_alive=False, left_over=(77,))
     else:
         nobody = frozenset[str]()
-        event = ev.Returned(1.0, OWNER, "s", nobody, nobody, 9, frozenset({lease}))
+        event = ev.Returned(1.0, OWNER, "s", nobody, nobody, 9, {lease: (77,)})
     machine.step(event)
     assert machine.leases[lease].state == "draining"
     # It can be read again, and somebody else is there, too: what the lease holds is not known.
@@ -50,6 +50,31 @@ def test_it_drains_until_they_have_ended(end: str) -> None:
     machine.step(look(DeviceState.OK, 6000, {}))
     assert lease not in machine.leases
     machine.check_invariants()
+
+
+def test_the_end_of_its_main_process_is_not_the_end_of_all() -> None:
+    """Its workers live on, on a device that does not say what they hold."""
+    machine, lease = machine_with_a_lease()
+    machine.step(ev.Started(0.5, lease, Owner(60, 2)))
+    machine.step(look(DeviceState.LOST, None, {}))
+    machine.step(ev.OwnerGone(1.0, lease, main_alive=True, left_over=(60, 77)))
+    machine.step(ev.MainGone(2.0, lease, left_over=(77,)))
+    assert machine.leases[lease].state == "draining"
+    machine.step(ev.MainGone(3.0, lease))
+    assert lease not in machine.leases
+
+
+def test_the_end_of_a_job_within_it_is_not_the_end_of_all() -> None:
+    """What ran inside a lease that is over ends; other processes of it live on, unseen."""
+    machine, lease = machine_with_a_lease()
+    machine.step(ev.Asked(0.0, Request(2, "t", OWNER, memory_mib=100, outer=lease)))
+    machine.step(ev.Settle(0.0))
+    machine.step(look(DeviceState.LOST, None, {}))
+    machine.step(ev.Released(1.0, lease, End(exit_code=0), 9, left_over=(77,)))
+    machine.step(ev.Left(2.0, 2))
+    assert machine.leases[lease].state == "draining"
+    machine.step(look(DeviceState.LOST, None, {}))
+    assert lease not in machine.leases
 
 
 @pytest.mark.parametrize("end", ["released", "owner gone", "unclaimed"])

@@ -64,7 +64,7 @@ class Lives:
             for lease_id, main in mains.items()
             if main is not None and procs.is_alive(main.pid, main.start)
         )
-        left_over = frozenset(x for x in mains.keys() - claimed if core.left_over_unseen(x))
+        left_over = {x: core.left_over_unseen(x) for x in mains.keys() - claimed}
         core.step(ev.Returned(core.now(), owner, session, claimed, alive, last, left_over))
         for lease_id in alive - claimed:
             lease = core.machine.leases.get(lease_id)
@@ -78,9 +78,13 @@ class Lives:
             self._watcher.watch(main, lambda: self._main_died(lease.id))
 
     def _main_died(self, lease_id: str) -> None:
+        self._core.sampler.look(lambda: self._end_of_main(lease_id))
+        self._core.settle()
+
+    def _end_of_main(self, lease_id: str) -> None:
         core = self._core
-        core.sampler.look(lambda: core.step(ev.MainGone(core.now(), lease_id)))
-        core.settle()
+        left_over = core.left_over_unseen(lease_id)
+        core.step(ev.MainGone(core.now(), lease_id, left_over))
 
     def take_over(self) -> None:
         """Check each lease that a former broker left: keep the living, forget the dead."""

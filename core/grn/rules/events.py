@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from grn.rules.health import HealthFigures
     from grn.rules.model import Device, DeviceState, End, Lease, Owner, Request
 
@@ -120,6 +122,8 @@ class MainGone:
 
     now: float
     lease: str
+    left_over: tuple[int, ...] = ()
+    """As with `Released`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +132,7 @@ class Returned:
 
     What it does not claim it never heard of, or has ended meanwhile. `alive`: those of its leases
     whose main process lives. `last`: the number of the newest lease when it came back; it cannot
-    have claimed what it was granted since. `left_over`: those of which other processes live, where a
-    device does not say what they hold.
+    have claimed what it was granted since. `left_over`: as with `Released`, by lease.
     """
 
     now: float
@@ -138,7 +141,7 @@ class Returned:
     claimed: frozenset[str]
     alive: frozenset[str]
     last: int
-    left_over: frozenset[str] = frozenset()
+    left_over: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

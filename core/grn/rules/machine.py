@@ -44,7 +44,7 @@ from grn.rules.placing import Placement, Placer, Waits
 from grn.rules.policy import BUILT_IN
 from grn.rules.promises import check_machine
 from grn.rules.records import end_record, grant_record, main_record
-from grn.rules.seeing import sampled, trusted
+from grn.rules.seeing import sampled, trusted, unseen
 from grn.rules.succession import left_by, restore, returned, snapshot
 from grn.rules.waiting import WaitingLine
 
@@ -378,6 +378,7 @@ class Machine:
         in_process = lease.main == lease.request.owner
         drains = (event.main_alive and not in_process) or self.is_used(lease)
         drains |= bool(event.left_over)
+        lease.left_over = event.left_over
         if not event.main_alive:
             lease.main = None  # nobody will say that it is gone: what drains ends with its memory
         peak = peak_of(lease)
@@ -410,6 +411,7 @@ class Machine:
             lease.main = None
         drains = (event.main_alive and not in_process) or self.is_used(lease)
         drains |= bool(event.left_over)
+        lease.left_over = event.left_over
         effects += self.lost(lease, drains=drains)
         return effects + (self.drain(lease, event.now) if drains else self.end(lease))
 
@@ -426,13 +428,14 @@ class Machine:
         lease = self.leases.get(event.lease)
         if lease is None:
             return []
-        lease.main = None
+        lease.main, lease.left_over = None, event.left_over
         return self.end_if_drained(lease) if lease.state is LeaseState.DRAINING else []
 
     def end_if_drained(self, lease: Lease) -> list[ev.Effect]:
-        """End a draining lease, unless its main process lives or something of it is in use."""
-        main_lives = lease.main is not None and lease.main != lease.request.owner
-        return [] if main_lives or self.is_used(lease) else self.end(lease)
+        """End a draining lease, unless its processes live on unseen, or something of it is in use."""
+        lives = lease.main is not None and lease.main != lease.request.owner
+        lives = lives or (bool(lease.left_over) and unseen(self, lease))
+        return [] if lives or self.is_used(lease) else self.end(lease)
 
     def is_used(self, lease: Lease) -> bool:
         """Whether processes hold device memory in the lease, or nested jobs run in it."""

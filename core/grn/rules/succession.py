@@ -174,7 +174,8 @@ def returned(machine: Machine, event: ev.Returned) -> list[ev.Effect]:
         lives = lease.id in event.alive and lease.main != request.owner
         if lease.id not in event.alive:
             lease.main = None
-        keeps = lives or lease.id in event.left_over or machine.is_used(lease)
+        lease.left_over = event.left_over.get(lease.id, ())
+        keeps = lives or bool(lease.left_over) or machine.is_used(lease)
         effects += machine.lost(lease, drains=keeps)
         effects += machine.drain(lease, event.now) if keeps else machine.end(lease)
     return effects
