@@ -20,7 +20,7 @@ __all__ = ["Onlooker"]
 _COLUMNS, _LINES = 100, 30
 _FRAME = re.compile(rb"\x1b\[\?2026h(.*?)\x1b\[\?2026l", re.DOTALL)
 _COUNTS = re.compile(rb"(\d+) leases?\b.{1,20}?(\d+) waiting")
-_HELD = "█".encode()
+_MEASURED, _ENDED = "█".encode(), "── ended".encode()
 _LOOK_S = 0.05
 
 
@@ -33,7 +33,7 @@ class Onlooker:
 
     def __init__(self, environ: Mapping[str, str], settings: Any) -> None:
         self.text = self.svg = ""
-        self._most = (-1, -1, -1)
+        self._most = (-1, -1, -1, -1)
         self._environ = {**environ, "LC_ALL": "C.UTF-8"}
         self._settings = settings
         self._over = threading.Event()
@@ -85,11 +85,16 @@ class Onlooker:
             terminal.close()
 
     def _judge(self, terminal: Terminal, frame: bytes) -> None:
-        """Draw a frame, which is a whole screen, if there is more on it than on any before."""
+        """Draw a frame, which is a whole screen, if there is more on it than on any before.
+
+        What is of most kinds comes first: a crowd that has only just begun shows nothing measured.
+        """
         counts = _COUNTS.search(frame)
         if counts is None:
             return
-        found = (int(counts[1]), int(counts[2]), frame.count(_HELD))
+        leases, waiting, measured = int(counts[1]), int(counts[2]), frame.count(_MEASURED)
+        kinds = sum((leases > 1, waiting > 0, measured > 0, _ENDED in frame))
+        found = (kinds, leases, waiting, measured)
         if found > self._most:
             self._most = found
             terminal.draw(frame)

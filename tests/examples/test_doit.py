@@ -136,7 +136,7 @@ def test_top_showed_the_run(story: Story, screens: str) -> None:
     story.onlooker.keep("top-doit", screens)
     text = story.onlooker.text
     assert re.search(r"[2-9] leases", text)
-    assert re.search(r"^[01] \w█.*free of 2G$", text, re.MULTILINE)
+    assert re.search(r"^[01] .*\w█.*free of 2G$", text, re.MULTILINE)
     assert "train_" in text
 
 

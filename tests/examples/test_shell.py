@@ -160,7 +160,7 @@ def test_top_showed_the_run(story: Story, screens: str) -> None:
     story.terminal.keep("top-shell", screens)
     text = story.terminal.text
     assert re.search(r"[2-9] leases", text)
-    assert re.search(r"^[01] \w█.*free of 2G$", text, re.MULTILINE)
+    assert re.search(r"^[01] .*\w█.*free of 2G$", text, re.MULTILINE)
     assert "waiting" in text
     assert "wanted" in text
     assert "\n── ended" in text

@@ -103,6 +103,15 @@ def test_hundreds_can_be_scrolled(env: BrokerEnv, top: Top) -> None:
     assert terminal.end() == 0
 
 
+def test_the_terminal_itself_says_how_wide_it_is(env: BrokerEnv, top: Top) -> None:
+    """A COLUMNS that a shell or a test runner has exported may be of another terminal."""
+    del env
+    terminal = top(environ={"COLUMNS": "40"})
+    terminal.shows("0 leases", "9.77G free of 9.77G")
+    terminal.press("q")
+    assert terminal.end() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_in_order(number: signal.Signals, env: BrokerEnv, top: Top) -> None:
     """The terminal is as it was, and the caller sees the signal."""

@@ -78,9 +78,10 @@ class Screen:
     def show(self, lines: Sequence[Text]) -> None:
         """Draw a frame, each line in its place."""
         width, _ = self.size
+        self._console.width = width  # not what COLUMNS says, which may be of another terminal
         with self._console.capture() as capture:
             for number, line in enumerate(lines):
-                self._console.print(line, end="", no_wrap=True, overflow="crop", width=width)
+                self._console.print(line, end="", no_wrap=True, overflow="crop")
                 last = number == len(lines) - 1
                 # At the last column a terminal waits with the next one: what clears would clear that.
                 clear = _CLEAR_REST if line.cell_len < width else ""
