@@ -12,7 +12,14 @@ import select
 import socket
 import time
 
-from grn.errors import BrokerGone, BrokerSilent, BrokerUnavailable, ProtocolError, UsageError
+from grn.errors import (
+    BrokerGone,
+    BrokerSilent,
+    BrokerUnavailable,
+    ProtocolError,
+    UsageError,
+    from_code,
+)
 from grn.rules.wire import MAGIC, VERSION, Frames, decode, encode
 
 TYPE_CHECKING = False
@@ -71,6 +78,8 @@ class Connection:
                 f"something answers at {self.path}, but not within"
                 f" {_HELLO_WITHIN_S:g} s: is the broker stopped or very busy?"
             )
+        if answer.get("op") == "error":
+            raise from_code(answer["code"], answer["message"])
         if answer.get("op") != "hello" or answer.get("magic") != MAGIC:
             raise ProtocolError(f"{self.path} is not a GRN broker's socket")
         return answer

@@ -67,6 +67,7 @@ class Settings:
         "order",
         "policy",
         "priors",
+        "private",
         "provisional_after_s",
         "ram_reserve_mib",
         "sample_fast_s",
@@ -104,6 +105,7 @@ class Settings:
     history_mib: int
     order: str
     priors: bool
+    private: bool
     debug_invariants: bool
     log_level: str
 

@@ -72,7 +72,7 @@ def test_every_setting_has_flag_key_and_variable_of_one_name(
         "state_dir": "/st", "max_types": "10", "debug": "yes", "log": "debug", "also_tell": "go",
         "http": "127.0.0.1:8787", "http_open": "yes", "history_days": "7", "history_mib": "9",
         "fair_share": "user", "aging": "10m", "group_wait": "1m", "limits": "train*=2,label:night*=4",
-        "order": "run-time", "priors": "yes",
+        "order": "run-time", "priors": "yes", "private": "no",
     }  # fmt: skip
     flags = {flag for flag, _, _ in known_flags()}
     assert flags == {"--" + key.replace("_", "-") for key in good}

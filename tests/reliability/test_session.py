@@ -430,7 +430,7 @@ def test_what_would_start_at_once_is_foretold(rig: Rig) -> None:
 def test_only_its_own_user_and_root_stop_a_broker(rig: Rig) -> None:
     """Who may not is told so; who may is told that it leaves."""
     assert rig.core is not None
-    rig.core.uid = 1000
+    rig.core.guests.own_uid = 1000
     peer, waiter = Peer(rig), Peer(rig)
     peer.wire.protocol.uid = 1001
     assert peer.call("stop")["code"] == "lease"

@@ -142,6 +142,7 @@ def test_each_device_says_what_it_lacks_and_who_holds_it(busy: Stage) -> None:
             "lease": "t-1",
             "type": "python train.py",
             "label": "sweep",
+            "uid": 0,
             "state": "running",
             "booked_mib": 8000,
             "measured_mib": 0,

@@ -117,7 +117,25 @@ def test_a_limit_holds_back_its_own_kind_only() -> None:
     assert late.granted_s == other.ended_s == 1
 
 
-@pytest.mark.parametrize("text", ["train", "train=", "train=0", "=2", "label:=2", "a=1,b=x"])
+def test_each_user_counts_by_themselves() -> None:
+    """`user:*` is each of them; a name is looked up, and the text that is kept has its number."""
+    limits = parse_limits("user:*=2, user:carol=1", {"carol": 7}.__getitem__)
+    assert ", ".join(map(str, limits)) == "user:*=2, user:7=1"
+    held = Limits(limits)
+    carol = Owner(3, 3, 7)
+    for owner in (ALICE, ALICE, BOB, carol):
+        held.add(Request(1, "t", owner))
+    assert held.reached(Request(2, "t", ALICE)) == "2 of at most 2 jobs of user 1000 run already"
+    assert held.reached(Request(2, "t", BOB)) == ""
+    assert held.reached(Request(2, "t", carol)) == "1 of at most 1 jobs of user 7 run already"
+    held.count([])
+    assert held.reached(Request(2, "t", ALICE)) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["train", "train=", "train=0", "=2", "label:=2", "a=1,b=x", "user:=1", "user:x=1", "user:a*=1"],
+)
 def test_a_limit_that_says_nothing_is_refused(text: str) -> None:
     """It is named."""
     with pytest.raises(UsageError, match="limit"):

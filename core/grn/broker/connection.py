@@ -17,7 +17,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from grn import procs
-from grn.errors import GrnError, LeaseError, ProtocolError, UsageError
+from grn.errors import GrnError, LeaseError, ProtocolError, Refused, UsageError
 from grn.rules import events as ev
 from grn.rules.foresight import answered_at_once
 from grn.rules.messages import (
@@ -119,7 +119,11 @@ class Connection(asyncio.BufferedProtocol):
         self.pid, self.uid, _ = _PEERCRED.unpack(credentials)
         loop = self._core.loop
         self._hello_timer = loop.call_later(HELLO_WITHIN_S, self._not_greeted)
+        crowd = self._core.guests.too_many(self._core.connections, self.uid)
         self._core.connected(self)
+        if crowd:
+            self.reply(error_reply(None, Refused.code, crowd))
+            self.drop(crowd)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Say where the next read goes."""
@@ -389,6 +393,7 @@ class Connection(asyncio.BufferedProtocol):
     def _tell_status(self, message: dict[str, Any], page: int) -> None:
         parts = status_pages(self._core.status())
         shown = parts[page] if page < len(parts) else {**parts[0], **{key: [] for key in PAGED}}
+        shown = self._core.guests.shown(shown, self.uid)
         more = page + 1 < len(parts)
         self.reply({"op": "status", "id": message.get("id"), "status": shown, "more": more})
 
@@ -402,7 +407,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _tell_explained(self, message: dict[str, Any], subject: str, gpus: int) -> None:
         try:
-            told = self._core.explain(subject, gpus)
+            told = self._core.explain(subject, gpus, self.uid)
+            told = self._core.guests.explained(told, self.uid)
         except GrnError as error:  # several are meant; this may run when the devices were looked at
             self.reply(error_reply(message.get("id"), error.code, error.message))
         else:
@@ -433,7 +439,7 @@ class Connection(asyncio.BufferedProtocol):
         self.reply({"op": "foreseen", "id": message.get("id"), "at_once": at_once})
 
     def _stop(self, message: dict[str, Any]) -> None:
-        if self.uid not in (self._core.uid, 0):
+        if self._core.guests.is_guest(self.uid):
             raise LeaseError("only the broker's own user can stop it")
         self.reply({"op": "stopping", "id": message.get("id")})
         self._core.stop("asked by a client")

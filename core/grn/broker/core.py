@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from grn import mps, procs
 from grn.broker.groupwait import GroupWait
+from grn.broker.guests import Guests
 from grn.broker.keeper import ProfileKeeper
 from grn.broker.lives import Lives
 from grn.broker.mpswatch import MpsWatch
@@ -82,7 +83,7 @@ class BrokerCore:
         self.release = release
         self.on_demand = on_demand
         self.pid = os.getpid()
-        self.uid = os.getuid()
+        self.guests = Guests(os.getuid())
         self.inbox = memoryview(bytearray(_INBOX_BYTES))
         self.ticket = 0
         self.asked: dict[int, tuple[Connection, int, float]] = {}
@@ -357,13 +358,13 @@ class BrokerCore:
         """
         return self._teller.status(closely=closely)
 
-    def explain(self, subject: str, gpus: int) -> dict[str, Any]:
-        """Explain a job or a type.
+    def explain(self, subject: str, gpus: int, uid: int) -> dict[str, Any]:
+        """Explain a job or a type to a user.
 
         Raises:
             UsageError: several are meant.
         """
-        return self._teller.explain(subject, gpus)
+        return self._teller.explain(subject, gpus, uid)
 
     # -- the end --------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grn.errors import UsageError
+from grn.rules.guests import veiled
 from grn.rules.happenings import (
     SCHEMA,
     device_events,
@@ -185,17 +186,22 @@ class Observers:
                 log.debug("%s", in_a_line(event))
         self._changes += 1
         self._plan_status()
-        bodies: dict[int, bytes] = {}
+        bodies: dict[tuple[int, int | None], bytes] = {}
         for watcher in list(self._watchers.values()):
             if not (watcher.events and events):
                 continue
             if watcher.inside is not None:
                 watcher.inside.happened(events)
             elif watcher.connection is not None:
-                request_id = watcher.request_id
-                if request_id not in bodies:  # most watch under the same number
-                    bodies[request_id] = b"".join(_event(request_id, event) for event in events)
-                watcher.connection.push(bodies[request_id])
+                key = request_id, viewer = self._key(watcher, watcher.connection)
+                if key not in bodies:
+                    shown = events if viewer is None else veiled(events, viewer)
+                    bodies[key] = b"".join(_event(request_id, event) for event in shown)
+                watcher.connection.push(bodies[key])
+
+    def _key(self, watcher: _Watcher, connection: Connection) -> tuple[int, int | None]:
+        """Say who is told the same: most watch under the same number, and may see everything."""
+        return watcher.request_id, self._core.guests.veils(connection.uid)
 
     # -- who watches ----------------------------------------------------------------------------
 
@@ -224,7 +230,7 @@ class Observers:
             }
         )
         if events:
-            for event in kept:
+            for event in self._core.guests.shown(kept, connection.uid):
                 connection.reply({"op": "event", "id": request_id, "event": event})
         self._watchers[connection] = _Watcher(
             connection, request_id, events=events, every_s=every_s
@@ -284,7 +290,7 @@ class Observers:
         if due:
             status = self._core.status(closely=False)
             pages = status_pages(status) if any(w.connection for w in due) else []
-            bodies: dict[int, bytes] = {}
+            bodies: dict[tuple[int, int | None], bytes] = {}
             for watcher in due:
                 watcher.due_s = now + (watcher.every_s or 0.0)
                 watcher.seen = self._changes
@@ -293,10 +299,11 @@ class Observers:
                     continue
                 if watcher.connection is None:
                     continue
-                request_id = watcher.request_id
-                if request_id not in bodies:
-                    bodies[request_id] = _status(request_id, pages)
-                watcher.connection.push(bodies[request_id])
+                key = request_id, viewer = self._key(watcher, watcher.connection)
+                if key not in bodies:
+                    shown = pages if viewer is None else veiled(pages, viewer)
+                    bodies[key] = _status(request_id, shown)
+                watcher.connection.push(bodies[key])
         self._plan_status()
 
     def close(self) -> None:

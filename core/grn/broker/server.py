@@ -189,7 +189,7 @@ def _assemble(
         group_wait_s=settings.group_wait_s,
         policies=policies,
     )
-    return BrokerCore(
+    core = BrokerCore(
         asyncio.get_running_loop(),
         machine=machine,
         backend=backend,
@@ -207,6 +207,8 @@ def _assemble(
         slow_s=settings.sample_slow_s,
         debug=settings.debug_invariants,
     )
+    core.guests.private = settings.private
+    return core
 
 
 def _begin_history(core: BrokerCore, settings: Settings, records: list[dict[str, Any]]) -> None:

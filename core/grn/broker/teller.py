@@ -52,7 +52,7 @@ class Teller:
         }
         return report
 
-    def explain(self, subject: str, gpus: int) -> dict[str, Any]:
+    def explain(self, subject: str, gpus: int, uid: int) -> dict[str, Any]:
         """Explain a job or a type, see `grn.rules.explaining`."""
         core = self._core
         core.observers.tell()
@@ -64,6 +64,7 @@ class Teller:
             expected=self._expected.at(core.machine, now),
             ended=core.observers.recent,
             gpus=gpus,
+            uid=uid,
         )
 
     def _warnings(self, *, closely: bool) -> list[str]:

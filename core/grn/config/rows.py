@@ -152,7 +152,16 @@ def _http(text: str) -> str | None:
 def _limits(text: str) -> str | None:
     from grn.rules.fairness import parse_limits  # noqa: PLC0415 - seldom set
 
-    return ",".join(map(str, parse_limits(text))) or None
+    return ",".join(map(str, parse_limits(text, _uid_of))) or None
+
+
+def _uid_of(name: str) -> int:
+    import pwd  # noqa: PLC0415 - seldom set
+
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise UsageError(f"there is no user {name!r} on this machine") from None
 
 
 def _size(what: str, *, allow_zero: bool) -> Callable[[str], int]:
@@ -271,11 +280,18 @@ ROWS = (
         "whether an unknown type may share by what the same program needed with other arguments",
     ),
     Row(
+        "private",
+        True,
+        _switch,
+        "yes|no",
+        "whether users of one broker are not shown the types and labels of each other's jobs",
+    ),
+    Row(
         "limits",
         None,
         _limits,
         "PATTERN=N,...",
-        "how many jobs of a type, or label:PATTERN=N of a label, may run at once",
+        "how many jobs of a type, label:PATTERN=N of a label, user:NAME=N of a user, may run at once",
         unset="no limits",
     ),
     Row(

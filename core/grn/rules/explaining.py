@@ -44,6 +44,7 @@ def explain(
     expected: Mapping[int, Forecast],
     ended: Sequence[Mapping[str, Any]] = (),
     gpus: int = 1,
+    uid: int = 0,
 ) -> dict[str, Any]:
     """Explain what the word names.
 
@@ -55,6 +56,7 @@ def explain(
         expected: what is expected of those that wait.
         ended: leases that have ended, as their `ended` events.
         gpus: how many devices a job of the type would ask for, if it is a type.
+        uid: who asks for it: in words, jobs are named to their own user.
 
     Raises:
         UsageError: several jobs are meant, or one that is not known any more.
@@ -72,7 +74,7 @@ def explain(
             " what is longer ago"
         )
     else:
-        told = _type(machine, found or subject, now, gpus)
+        told = _type(machine, found or subject, now, gpus, uid)
     return {
         "schema": SCHEMA,
         "subject": subject,
@@ -201,9 +203,9 @@ def _waiting(
     }
 
 
-def _type(machine: Machine, job_type: str, now: float, gpus: int) -> dict[str, Any]:
+def _type(machine: Machine, job_type: str, now: float, gpus: int, uid: int) -> dict[str, Any]:
     """Explain a type by a request of it that is only thought of."""
-    request = Request(_THOUGHT_OF, job_type, Owner(0, 0), gpus=gpus, arrived_s=now)
+    request = Request(_THOUGHT_OF, job_type, Owner(0, 0, uid), gpus=gpus, arrived_s=now)
     refusal = machine.placer.impossible(request)
     if refusal is not None:
         return {"kind": "type", "type": job_type, "gpus": gpus, "refusal": refusal}
@@ -289,7 +291,9 @@ def _pools_lack(machine: Machine, request: Request) -> list[str]:
         if wish > free:
             found.append(f"{wish - free} more {pool.name} must become free")
         else:
-            found.append(f"{_head(machine)} must start first: {kept} {pool.name} are kept for it")
+            found.append(
+                f"{_head(machine, request)} must start first: {kept} {pool.name} are kept for it"
+            )
     return found
 
 
@@ -306,10 +310,10 @@ def _devices_open(machine: Machine, request: Request, found: list[Opening]) -> l
         return []
     kept = [x for x in usable if x.kept]
     if len(fitting) + len(kept) >= count:
-        return [_after_the_head(machine, kept)]
+        return [_after_the_head(machine, request, kept)]
     rest = sorted((x for x in usable if not x.fits and not x.kept), key=Opening.order)
     told = [x.in_words() for x in rest[: count - len(fitting) - len(kept)]]
-    return told + ([_after_the_head(machine, kept)] if kept else [])
+    return told + ([_after_the_head(machine, request, kept)] if kept else [])
 
 
 def _too_few(usable: list[Opening], count: int) -> str:
@@ -319,16 +323,17 @@ def _too_few(usable: list[Opening], count: int) -> str:
     )
 
 
-def _after_the_head(machine: Machine, kept: list[Opening]) -> str:
+def _after_the_head(machine: Machine, request: Request, kept: list[Opening]) -> str:
     numbers = ", ".join(str(x.book.device.index) for x in kept)
     return (
-        f"{_head(machine)} must start first, or so much end on device{'s' if len(kept) > 1 else ''}"
+        f"{_head(machine, request)} must start first, or so much end on device{'s' if len(kept) > 1 else ''}"
         f" {numbers} that there is room for both"
     )
 
 
-def _head(machine: Machine) -> str:
+def _head(machine: Machine, request: Request) -> str:
     ticket = machine.reservation.ticket if machine.reservation is not None else 0
     first = machine.line.get(ticket)
-    name = f" ({first.label or first.type})" if first is not None else ""
+    own = first is not None and first.owner.uid == request.owner.uid
+    name = f" ({first.label or first.type})" if own and first is not None else ""
     return f"request {ticket}{name}, the head of the queue,"

@@ -8,7 +8,8 @@ gains nothing from having asked for nothing.
 Aging: waiting for `aging_s` is worth one step of priority. As all age alike, the order of two requests
 never changes, so that it is a key and needs no clock.
 
-Limits: at most so many jobs of a type or label at once; who is over one waits, and holds nobody up.
+Limits: at most so many jobs of a type or label, or of a user, at once; who is over one waits, and
+holds nobody up.
 
 Must not: know devices or memory.
 """
@@ -23,7 +24,7 @@ from grn.rules.model import LeaseState
 from grn.rules.units import parse_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from grn.rules.model import Lease, Request
 
@@ -91,43 +92,56 @@ class Turns:
 
 
 class Limit:
-    """At most `most` jobs at once whose type, or label, matches a pattern."""
+    """At most `most` jobs at once whose type, label or user (`of`) matches a pattern.
 
-    __slots__ = ("label", "most", "pattern")
+    A user's pattern is their number, or `*`: then each user may have so many.
+    """
 
-    def __init__(self, pattern: str, most: int, *, label: bool) -> None:
+    __slots__ = ("most", "of", "pattern")
+
+    def __init__(self, pattern: str, most: int, of: str = "type") -> None:
         self.pattern = pattern
         self.most = most
-        self.label = label
+        self.of = of
 
     def __str__(self) -> str:
-        return f"{'label:' if self.label else ''}{self.pattern}={self.most}"
+        return f"{'' if self.of == 'type' else self.of + ':'}{self.pattern}={self.most}"
 
     def meets(self, request: Request) -> bool:
         """Whether the limit is about this request."""
-        return fnmatchcase(request.label if self.label else request.type, self.pattern)
+        if self.of == "user":
+            return self.pattern in ("*", str(request.owner.uid))
+        return fnmatchcase(request.label if self.of == "label" else request.type, self.pattern)
 
 
-def parse_limits(text: str) -> tuple[Limit, ...]:
-    """Read `train*=2, label:night*=4`.
+def parse_limits(text: str, uid_of: Callable[[str], int] | None = None) -> tuple[Limit, ...]:
+    """Read `train*=2, label:night*=4, user:*=8`.
+
+    `uid_of` returns the number of the user who is called so, and raises `UsageError` if nobody is;
+    without it, users are numbers.
 
     Raises:
-        UsageError: a part has no number of at least 1, or no pattern.
+        UsageError: a part has no number of at least 1, no pattern, or a user who is unknown.
     """
-    return tuple(_limit(part.strip()) for part in text.split(",") if part.strip())
+    return tuple(_limit(part.strip(), uid_of) for part in text.split(",") if part.strip())
 
 
-def _limit(part: str) -> Limit:
+def _limit(part: str, uid_of: Callable[[str], int] | None) -> Limit:
     name, equals, number = part.rpartition("=")
-    kind, colon, pattern = name.partition(":")
-    label = bool(colon) and kind == "label"
-    pattern = (pattern if label else name).strip()
+    of, colon, pattern = name.partition(":")
+    if not colon or of not in ("label", "user"):
+        of, pattern = "type", name
+    pattern = pattern.strip()
     if not equals or not pattern:
         raise UsageError(
-            f"limit {part!r} is not PATTERN=N or label:PATTERN=N, such as train*=2 or label:night*=4"
+            f"limit {part!r} is not PATTERN=N, label:PATTERN=N or user:NAME=N, such as train*=2,"
+            " label:night*=4 or user:*=8"
         )
-    most = parse_count(number.strip(), what=f"the limit of {name}", minimum=1)
-    return Limit(pattern, most, label=label)
+    if of == "user" and pattern != "*" and not pattern.isdecimal():
+        if uid_of is None:
+            raise UsageError(f"limit {part!r}: a user's number, or * for each, is expected")
+        pattern = str(uid_of(pattern))
+    return Limit(pattern, parse_count(number.strip(), what=f"the limit of {name}", minimum=1), of)
 
 
 class Limits:
@@ -135,8 +149,9 @@ class Limits:
 
     def __init__(self, limits: Iterable[Limit] = ()) -> None:
         self._limits = tuple(limits)
-        self._running = [0] * len(self._limits)
-        self._met: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._running: dict[tuple[int, int | None], int] = {}
+        """Limit, and the user where each counts by themselves -> how many run."""
+        self._met: dict[tuple[str, str, int], tuple[int, ...]] = {}
 
     @property
     def given(self) -> bool:
@@ -147,7 +162,7 @@ class Limits:
         """Count what runs; a lease whose job has ended counts no more."""
         if not self._limits:
             return
-        self._running = [0] * len(self._limits)
+        self._running.clear()
         self._met.clear()
         for lease in leases:
             if lease.state is not LeaseState.DRAINING:
@@ -156,23 +171,25 @@ class Limits:
     def add(self, request: Request) -> None:
         """Count a job that starts."""
         for number in self._about(request) if self._limits else ():
-            self._running[number] += 1
+            key = self._key(number, request)
+            self._running[key] = self._running.get(key, 0) + 1
+
+    def _key(self, number: int, request: Request) -> tuple[int, int | None]:
+        return number, request.owner.uid if self._limits[number].of == "user" else None
 
     def reached(self, request: Request) -> str:
         """Say which limit a request would exceed, with numbers; "" if none."""
         if not self._limits:
             return ""
         for number in self._about(request):
-            limit, running = self._limits[number], self._running[number]
+            limit, running = self._limits[number], self._running.get(self._key(number, request), 0)
             if running >= limit.most:
-                what = "label" if limit.label else "type"
-                return (
-                    f"{running} of at most {limit.most} jobs of {what} {limit.pattern} run already"
-                )
+                whose = f"{limit.of} {request.owner.uid if limit.of == 'user' else limit.pattern}"
+                return f"{running} of at most {limit.most} jobs of {whose} run already"
         return ""
 
     def _about(self, request: Request) -> tuple[int, ...]:
-        key = (request.type, request.label)
+        key = (request.type, request.label, request.owner.uid)
         met = self._met.get(key)
         if met is None:
             met = tuple(n for n, limit in enumerate(self._limits) if limit.meets(request))

@@ -69,7 +69,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         "nested",
     ),
     "refused": ("ticket", "code", "message", "type", "label", "uid", "engine"),
-    "cancelled": ("ticket", "type", "label"),
+    "cancelled": ("ticket", "type", "label", "uid"),
     "started": ("lease", "pid"),
     "ended": (
         "lease",
@@ -205,6 +205,7 @@ def _refused(effect: ev.Refused, request: Request) -> Happening:
             "ticket": effect.ticket,
             "type": request.type,
             "label": request.label,
+            "uid": request.owner.uid,
         }
     return {
         "event": "refused",

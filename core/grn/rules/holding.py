@@ -51,7 +51,7 @@ class Opening:
     opens_s: float | None = None
     """When they are expected to have ended, from now; `None`: nobody knows."""
     jobs: dict[str, str] = field(default_factory=dict)
-    """What runs in them."""
+    """What runs in those of them that are of the same user."""
 
     def order(self) -> tuple[float, int, int]:
         """Order by when it is expected to be free, then by how little must end."""
@@ -63,7 +63,10 @@ class Opening:
         index = self.book.device.index
         if not self.after:
             return f"on device {index}: {self.why}"
-        names = [f"{lease} ({_shortened(self.jobs[lease])})" for lease in self.after]
+        names = [
+            f"{lease} ({_shortened(self.jobs[lease])})" if lease in self.jobs else lease
+            for lease in self.after
+        ]
         more = len(names) - _NAMED
         shown = ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         what = f"lease{'s' if len(names) > 1 else ''} {shown} must end"
@@ -130,7 +133,7 @@ def _opening(
         lacks_mib=None if alone else max(0, (need.mib or 0) - book.free_mib),
     )
     if not alone_fits:
-        _find_after(machine, opening, now, alone=alone)
+        _find_after(machine, opening, now, request.owner.uid, alone=alone)
     opening.why = _why(machine, opening, head, alone=alone)
     return opening
 
@@ -143,7 +146,7 @@ def _possible(book: Book, need: Need, *, alone: bool) -> bool:
     return (need.mib or 0) <= book.room_mib
 
 
-def _find_after(machine: Machine, opening: Opening, now: float, *, alone: bool) -> None:
+def _find_after(machine: Machine, opening: Opening, now: float, uid: int, *, alone: bool) -> None:
     """Find which leases must end: those that are expected to end first, until enough is free."""
     book, need = opening.book, opening.need
     if not opening.possible or need is None:
@@ -162,8 +165,8 @@ def _find_after(machine: Machine, opening: Opening, now: float, *, alone: bool) 
         after.append(lease)
         last = None if known == float("inf") else max(0.0, known - now)
     opening.after, opening.opens_s = tuple(after), last if after else None
-    leases = machine.leases
-    opening.jobs = {x: leases[x].request.label or leases[x].type for x in after if x in leases}
+    requests = {x: machine.leases[x].request for x in after if x in machine.leases}
+    opening.jobs = {x: y.label or y.type for x, y in requests.items() if y.owner.uid == uid}
 
 
 def _ends(machine: Machine, book: Book, now: float) -> list[tuple[float, int, str]]:
@@ -267,6 +270,7 @@ def _holder(machine: Machine, book: Book, lease_id: str, now: float) -> dict[str
         "lease": lease_id,
         "type": _shortened(lease.type),
         "label": _shortened(lease.request.label),
+        "uid": lease.request.owner.uid,
         "state": str(lease.state),
         "booked_mib": booking.booked_mib,
         "measured_mib": booking.measured_mib,
