@@ -241,6 +241,7 @@ def need_of(
     """Put together what the task of this function needs; `tags` only where they are read.
 
     `job_type` is that of the function, if it cannot be told from it any more: it came from another host.
+    `name` is the task's; "" of what is no task, whose wishes are only looked at.
 
     Raises:
         UsageError: if what is said in different places makes no sense together.
@@ -251,7 +252,7 @@ def need_of(
     try:
         return Need(_wish({**USUAL, **options}), function, name, job_type)
     except UsageError as error:
-        raise UsageError(f"task {name}: {error}") from error
+        raise UsageError(f"task {name}: {error}" if name else str(error)) from error
 
 
 def job_type_of(function: Callable[..., Any], name: str) -> str:

@@ -94,7 +94,10 @@ class GRNTaskRunner(ThreadPoolTaskRunner[Any]):
             raise UsageError(f"preload={preload!r}: give a list of module names")
         super().__init__(max_workers=max_workers)
         self._defaults = checked("GRNTaskRunner()", {"gpus": gpus, "memory": memory, **wishes})
-        need_of(_nothing, "GRNTaskRunner()", {**self._defaults, "type": None}, None)
+        try:
+            need_of(_nothing, "", {**self._defaults, "type": None}, None)
+        except UsageError as error:
+            raise UsageError(f"GRNTaskRunner(): {error}") from error
         self._own: dict[str, Any] = {
             "preload": tuple(preload),
             "initializer": initializer,

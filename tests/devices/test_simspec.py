@@ -69,7 +69,7 @@ def test_a_slice_may_be_used_before_it_is_made() -> None:
         ("sim:16GiB", "'16GiB'"),
         ("sim:0x16GiB", "'0x16GiB'"),
         ("sim:-1x16GiB", "'-1x16GiB'"),
-        ("sim:4x", "'4x'"),
+        ("sim:4x", "'4x' has no size"),
         ("sim:4xlots", "'lots'"),
         ("sim:4x0", "'0'"),
         ("sim:9999x1GiB", "'9999x1GiB'"),

@@ -299,6 +299,8 @@ def test_what_is_wrong_is_said_at_once(broker: Callable[..., BrokerEnv]):
         GRNTaskRunner(memry=1)
     with pytest.raises(UsageError, match="gpus=-1"):
         GRNTaskRunner(gpus=-1)
+    with pytest.raises(UsageError, match=r"^GRNTaskRunner\(\): .*'lots'"):
+        GRNTaskRunner(memory="lots")
 
     @flow(task_runner=GRNTaskRunner())
     def wrong() -> str:

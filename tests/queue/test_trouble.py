@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import msgpack
 import pytest
 
 from grn.errors import JournalError
@@ -145,6 +146,13 @@ def test_the_mask_for_new_files_is_the_submitter_s(queue: Make) -> None:
     q.start()
     q.ended(1)
     assert int(q.log(1), 8) == 0o027
+
+
+def test_a_job_that_a_newer_release_has_queued_is_known() -> None:
+    """What it says beyond that is left out."""
+    dumped = msgpack.unpackb(Spec(line="true", cwd="/", environ={"A": "1"}).dump())
+    spec = Spec.load(msgpack.packb({**dumped, "mood": "good"}))
+    assert (spec.line, spec.cwd, spec.environ) == ("true", "/", {"A": "1"})
 
 
 def test_the_list_is_one_screen_however_long_it_is(queue: Make) -> None:

@@ -168,6 +168,8 @@ def _group(part: str) -> list[SimCard]:
     count, cross, size = part.partition("x")
     if not cross or not count.isdecimal() or int(count) == 0:
         raise UsageError(f"{part!r} is not COUNTxSIZE; for example 4x16GiB")
+    if not size.strip():
+        raise UsageError(f"{part!r} has no size: write COUNTxSIZE, for example {part}16GiB")
     if int(count) > MAX_CARDS:
         raise UsageError(f"{part!r}: at most {MAX_CARDS} cards can be simulated")
     return [SimCard(parse_size_mib(size, what=f"size of {part!r}"))] * int(count)

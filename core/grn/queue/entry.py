@@ -87,8 +87,8 @@ class Spec:
 
     @classmethod
     def load(cls, body: bytes) -> Spec:
-        """Read it from its column."""
-        return cls(**_unpack(body))
+        """Read it from its column; what a newer release has added to it is left out."""
+        return cls(**{name: x for name, x in _unpack(body).items() if name in cls.__slots__})
 
 
 class Entry:
