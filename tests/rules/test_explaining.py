@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grn.errors import UsageError
@@ -395,6 +395,12 @@ def played(
 
 
 @settings(deadline=None, max_examples=60)
+@example(
+    sizes=[4000, 4000],
+    foreign_mib=1000,
+    lost=1,
+    wishes=[{"job_type": "small"}, {"job_type": "large"}],
+)
 @given(
     sizes=st.lists(st.sampled_from([4000, 10000, 10000, 16000]), min_size=2, max_size=4),
     foreign_mib=st.sampled_from([0, 0, 1000, 3000]),

@@ -141,8 +141,10 @@ def _opening(
 def _possible(book: Book, need: Need, *, alone: bool) -> bool:
     if book.state is not DeviceState.OK:
         return False
-    if alone:
-        return 2 * book.room_mib >= book.device.capacity_mib
+    capacity = book.device.capacity_mib
+    if alone:  # as `Placer.fits` has it of a device without leases
+        enough = min(need.mib or 0, capacity) <= book.room_mib
+        return enough and 2 * book.room_mib >= capacity
     return (need.mib or 0) <= book.room_mib
 
 
