@@ -112,6 +112,51 @@ def test_a_job_in_a_namespace_is_its_leases(
     assert job.end() == 0
 
 
+def test_a_client_in_a_container_is_served_by_the_hosts_broker(
+    new_env: Callable[..., BrokerEnv],
+) -> None:
+    """Its job is measured and waits its turn, and when it is killed the lease is free."""
+    env = new_env()
+    argv = [sys.executable, "-m", "grn", "run", "--memory", "6000MiB", "--"]
+    work = [sys.executable, "-c", JOB, os.path.join(env.folder, "number")]
+    inside_it = env.popen([*in_namespace(), *argv, *work], stdin=subprocess.PIPE, cwd=ROOT)
+    eventually(lambda: os.path.exists(os.path.join(env.folder, "number")))
+    other = env.talker()
+    waits = other.ask("t", memory_mib=6000)
+    assert not other.decided([waits])
+    inside_it.kill()
+    inside_it.wait()
+    other.release(other.granted(waits))
+    eventually(lambda: env.status()["leases"] == [])
+
+
+def test_a_broker_in_a_container_serves_no_client_of_the_host(
+    new_env: Callable[..., BrokerEnv],
+) -> None:
+    """Whom it cannot see it could not give a lease that ends with them: it says so, and what to do."""
+    env = new_env(start=False)
+    told, tell = os.pipe()
+    broker = env.popen(
+        [*in_namespace(), sys.executable, "-m", "grn", "broker", f"--ready-fd={tell}"],
+        pass_fds=[tell],
+        cwd=ROOT,
+    )
+    os.close(tell)
+    with open(told, "rb") as ready:
+        assert ready.readline().startswith(b"READY")
+    argv = [sys.executable, "-m", "grn", "run", "--memory", "1GiB", "--", "touch", "ran"]
+    done = subprocess.run(
+        argv, env=env.environ, cwd=env.folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 125
+    assert "another pid namespace" in done.stderr
+    assert "--pid=host" in done.stderr
+    assert not os.path.exists(os.path.join(env.folder, "ran"))
+    assert env.status()["leases"] == []
+    subprocess.run([*argv[:3], "broker", "stop"], env=env.environ, check=True)
+    assert broker.wait() == 0
+
+
 LOOK = """
 import json, sys
 from grn import procs
