@@ -14,9 +14,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a module together."""
+    """Keep the tests of a module together, unless it is of a larger group itself."""
     for item in items:
-        if os.path.dirname(str(item.path)) == HERE:
+        grouped = item.get_closest_marker("xdist_group") is not None
+        if os.path.dirname(str(item.path)) == HERE and not grouped:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["QUIET", "PrefectServer", "shared"]
 
 _STARTS_WITHIN_S = 240.0
+_IDLE_SERVICES = (
+    "CLEANUP_RECONCILER", "FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS", "REPOSSESSOR", "SCHEDULER",
+    "TRIGGERS",
+)  # fmt: skip
+"""Parts of the server that look at its database every few seconds, for what no test has."""
+
 _ENDS_WITHIN_S = 30.0
 
 QUIET = {
@@ -35,6 +41,8 @@ QUIET = {
     "PREFECT_CLI_COLORS": "false",
 }
 """Settings with which it says and asks nothing."""
+
+_NO_IDLE_SERVICES = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _IDLE_SERVICES}
 
 
 @contextlib.contextmanager
@@ -87,7 +95,7 @@ class PrefectServer:
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
                 [*_command(), *words],
-                env={**env, **QUIET, "PREFECT_HOME": self.folder},
+                env={**env, **QUIET, **_NO_IDLE_SERVICES, "PREFECT_HOME": self.folder},
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
