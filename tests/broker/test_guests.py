@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import tempfile
 from contextlib import contextmanager
 from functools import partial
@@ -175,10 +176,16 @@ def test_a_crowd_of_one_users_connections_leaves_room_for_others(
     bob = [talker_of(env, BOB) for _ in range(32)]
     with pytest.raises(GrnError, match=f"user {BOB} has 32 connections"):
         talker_of(env, BOB)
+    with user(BOB):
+        silent = [socket.socket(socket.AF_UNIX) for _ in range(60)]
+        for each in silent:
+            each.connect(env.socket)
     alice = talker_of(env, ALICE)
     alice.release(alice.acquire("t", memory_mib=1000))
     own = [env.talker() for _ in range(20)]
     assert all(each.status()["devices"] for each in own)
+    for each in silent:
+        each.close()
     bob[0].close()
     eventually(lambda: _connects(env))
 

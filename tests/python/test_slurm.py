@@ -36,10 +36,10 @@ def block():
 print(given, job(), block(), flush=True)
 """
 BATCH = """#!/bin/sh
-srun --exact -n1 -c1 --gres=gpu:1 {python} {step} &
-srun --exact -n1 -c1 --gres=gpu:1 {python} {step} &
+srun --quiet --exact -n1 -c1 --gres=gpu:1 {python} {step} &
+srun --quiet --exact -n1 -c1 --gres=gpu:1 {python} {step} &
 wait
-srun -n1 {python} {step}
+srun --quiet -n1 {python} {step}
 """
 
 

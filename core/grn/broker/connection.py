@@ -86,6 +86,8 @@ class Connection(asyncio.BufferedProtocol):
         self._hello_timer: asyncio.TimerHandle | None = None
         self._owner: Owner | None = None
         self._session = ""
+        self._crowd = ""
+        """Why its user may have no more connections: it is told so when it greets."""
         self.pid = self.uid = 0
         self.tickets: dict[int, int] = {}
         """Request id -> ticket, of requests that wait."""
@@ -119,11 +121,10 @@ class Connection(asyncio.BufferedProtocol):
         self.pid, self.uid, _ = _PEERCRED.unpack(credentials)
         loop = self._core.loop
         self._hello_timer = loop.call_later(HELLO_WITHIN_S, self._not_greeted)
-        crowd = self._core.guests.too_many(self._core.connections, self.uid)
+        self._crowd, at_once = self._core.guests.too_many(self._core.connections, self.uid)
         self._core.connected(self)
-        if crowd:
-            self.reply(error_reply(None, Refused.code, crowd))
-            self.drop(crowd)
+        if at_once:
+            self.drop(self._crowd)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Say where the next read goes."""
@@ -217,6 +218,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hello(self, message: dict[str, Any]) -> None:
         version = check_hello(message)
+        if self._crowd:
+            self.reply(error_reply(None, Refused.code, self._crowd))
+            self.drop(self._crowd)
+            return
         session = message.get("session", "")
         if not isinstance(session, str) or len(session) > _LONGEST_SESSION:
             # It goes into each record of the journal, whose length is bounded.

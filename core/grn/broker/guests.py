@@ -33,18 +33,20 @@ class Guests:
         """Whether this is neither root nor the broker's own user."""
         return uid not in (0, self.own_uid)
 
-    def too_many(self, connections: Iterable[Connection], uid: int) -> str:
-        """Say that a user has connections enough, the new one not counted; "" if not."""
-        if not self.is_guest(uid):
-            return ""
+    def too_many(self, connections: Iterable[Connection], uid: int) -> tuple[str, bool]:
+        """Say that a user has connections enough, the new one not counted; "" if not.
+
+        With it comes whether there is not even room to hear the new one out, and to tell it so.
+        """
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if not self.is_guest(uid) or limit == resource.RLIM_INFINITY:
+            return "", False
         most = limit // _SHARE
         held = sum(connection.uid == uid for connection in connections)
-        if limit == resource.RLIM_INFINITY or held < most:
-            return ""
-        return (
-            f"user {uid} has {held} connections to this broker, which serves others too: the most"
-        )
+        if held < most:
+            return "", False
+        why = f"user {uid} has {held} connections to this broker, which serves others too: the most"
+        return why, held >= most + most // 2
 
     def veils(self, uid: int) -> int | None:
         """Return the user from whom others' names are hidden; `None`: nothing is hidden."""
