@@ -115,14 +115,14 @@ def _block(client: Client, count: int, waits: list[float]) -> None:
 def _added(spent: dict[str, list[float]]) -> list[Figure]:
     middle = {name: percentile(values, 0.5) * _US for name, values in spent.items()}
     plain = middle["plain"]
-    limits = {"history": 50.0, "watched": None}
+    limits = {"history": 1.1, "watched": None}
     what = {"history": "with history", "watched": f"with history and {_VIEWERS} viewers"}
     return [
         Figure(
             "watching",
             f"broker CPU a lease, {what[name]}, beside without",
-            middle[name] - plain,
-            "us",
+            middle[name] / plain,
+            "x",
             limit,
             baseline=f"{middle[name]:,.0f} us, without {plain:,.0f} us",
             raw=middle,
