@@ -83,7 +83,9 @@ def _live(*, seconds: float) -> list[Figure]:
     """Measure what the broker spends with no page, then with some."""
     with stage.broker(f"sim:{_DEVICES}x80GiB", flags=("--http", "127.0.0.1:0")) as broker:
         client = broker.client()
-        for n in range(12):  # types that are known, as on most days: unknown ones are looked at closely
+        for n in range(
+            12
+        ):  # types that are known, as on most days: unknown ones are looked at closely
             client.profiles("set", type=f"type {n}", memory_mib=4096)
         held = [client.acquire(f"type {n % 12}", memory_mib=4096) for n in range(_HELD)]
         pids = [broker.process.pid]
