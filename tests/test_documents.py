@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+
+from tests.reliability import planted
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TEST_COMMAND = (
@@ -25,6 +28,23 @@ def test_one_test_command_everywhere() -> None:
 def test_readme_has_a_readable_length() -> None:
     """The README stays between 150 and 260 lines."""
     assert 150 <= len(text_of("README.md").splitlines()) <= 260
+
+
+def test_readme_counts_what_the_tests_count() -> None:
+    """The sizes of its table are those that the tests have unless told otherwise."""
+    readme = text_of("README.md")
+    for size, where, words in (
+        (2000, ("reliability", "test_simulation.py"), "{:,} simulated days"),
+        (500, ("reliability", "sweep.py"), "of {} events"),
+        (100, ("reliability", "test_kills.py"), "{} brokers killed"),
+        (50, ("reliability", "test_kills.py"), "under {} clients"),
+        (200, ("reliability", "fire.py"), "{} tasks each of doit, Snakemake and Prefect"),
+        (1000000, ("reliability", "test_wire_fuzz.py"), "{:,} malformed frames"),
+        (500, ("reliability", "test_hostile_crowd.py"), "{} bad connections"),
+    ):
+        assert words.format(size) in readme
+        assert re.search(rf"^[A-Z]+ = .*\b{size}\b", text_of("tests", *where), re.MULTILINE), where
+    assert f"{len(planted.BUGS)} planted bugs" in readme
 
 
 def test_example_readme_names_its_files() -> None:
