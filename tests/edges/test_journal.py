@@ -374,6 +374,15 @@ def test_only_an_own_regular_file_is_a_journal(
         Journal.open(path)
 
 
+def test_a_journal_that_others_could_read_is_closed_to_them(path: str) -> None:
+    """It says who runs what."""
+    written(path, records(1))
+    os.chmod(path, 0o644)
+    journal, _, _ = Journal.open(path)
+    journal.close()
+    assert os.stat(path).st_mode & 0o777 == 0o600
+
+
 def test_a_journal_whose_file_was_removed_is_made_again(path: str) -> None:
     """Its writer can notice, and writes all of it anew at its path, where a successor looks."""
     journal, _, _ = Journal.open(path)

@@ -38,7 +38,7 @@ MODULES: dict[str, tuple[str, list[str]]] = {
     ),
     "grn.rules.policy": (
         "core/grn/rules/policy.py",
-        ["tests/rules/test_policy.py", "tests/rules/test_placing.py"],
+        [f"tests/rules/test_{name}.py" for name in ("policy", "topology", "placing")],
     ),
     "grn.rules.estimate": (
         "core/grn/rules/estimate.py",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grn.rules.model import Policy
-from grn.rules.policy import BUILT_IN, Room
+from grn.rules.policy import BUILT_IN, Room, named
 from grn.rules.policy import choose as choose_by
 
 
@@ -25,6 +25,21 @@ def choose(fitting: list[tuple[int, int]], count: int, policy: Policy) -> list[i
     """Choose by one of the built-in policies."""
     rooms = cast("list[Room]", [Fitting(*pair) for pair in fitting])
     return choose_by(rooms, count, BUILT_IN[policy])
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("spread", Policy.SPREAD),
+        ("high-performance", Policy.SPREAD),
+        ("pack", Policy.PACK),
+        ("cost-saving", Policy.PACK),
+    ],
+)
+def test_each_policy_has_one_name(name: str, own: Policy) -> None:
+    """The names that some know are ours; others' stay as they are."""
+    assert named(name) is own
+    assert named("my-lab") == "my-lab"
 
 
 FITTING = st.lists(st.integers(0, 20), max_size=6).map(lambda frees: list(enumerate(frees)))
