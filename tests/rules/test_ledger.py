@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grn.rules.ledger import InvariantError, Ledger
-from grn.rules.model import Device
+from grn.rules.ledger import Book, Booking, InvariantError, Ledger
+from grn.rules.model import Device, DeviceState
 
 
 def _ledger(*sizes_mib: int, cpus: int = 8, ram_mib: int | None = 1000) -> Ledger:
@@ -219,3 +219,65 @@ def test_looking_past_a_lease_leaves_another_one_alone() -> None:
         False,
         False,
     ]
+
+
+def test_of_what_was_never_looked_at_nothing_is_claimed() -> None:
+    """A new page and a new booking: no figures, no strangers, nothing that was restored or unseen."""
+    ledger = _ledger(10000)
+    assert ledger.books == [
+        Book(
+            Device("d0", 0, "m", 10000),
+            0,
+            DeviceState.OK,
+            reason="",
+            foreign_mib=0,
+            baseline_mib=0,
+            strangers=(),
+            hides_processes=False,
+            usage_known=True,
+            committed_mib=0,
+            bookings={},
+            utilisation=None,
+            alone=None,
+            ram=None,
+        )
+    ]
+    ledger.place("a", ("d0",), 4000)
+    assert ledger.books[0].bookings == {
+        "a": Booking(
+            4000,
+            measured_mib=0,
+            compute=0,
+            restored=False,
+            unseen=False,
+            by_delta=False,
+            left_mib=None,
+            had_company=False,
+            utilisation=None,
+        )
+    }
+
+
+def test_a_copy_of_the_books_lives_its_own_life() -> None:
+    """What is placed, removed or measured in it changes nothing here."""
+    ledger = _ledger(10000)
+    ledger.place("a", ("d0",), 4000, cpus=2, ram_mib=100)
+    twin = ledger.copied()
+    assert twin.books == ledger.books
+    assert (twin.cpus, twin.ram) == (ledger.cpus, ledger.ram)
+    twin.place("b", ("d0",), 5000, cpus=1)
+    twin.remove("a", ("d0",))
+    assert list(twin.books[0].bookings) == ["b"]
+    assert list(ledger.books[0].bookings) == ["a"]
+    assert (ledger.cpus.booked, ledger.ram.booked) == (2, 100)
+    assert (twin.cpus.booked, twin.ram.booked) == (1, 0)
+    ledger.check_invariants()
+    twin.check_invariants()
+
+
+def test_a_lost_device_is_told_of_the_machine() -> None:
+    """One of them is enough."""
+    ledger = _ledger(10000, 10000)
+    assert ledger.lost is False
+    ledger.books[1].state = DeviceState.LOST
+    assert ledger.lost is True

@@ -69,7 +69,9 @@ class ProfileKeeper:
 
     def learnt(self, job_type: str, model: str) -> None:
         """Keep a changed profile soon."""
-        book = self._book  # `of` is for who writes: whatever rests on the profile would be reckoned anew
+        book = (
+            self._book
+        )  # `of` is for who writes: whatever rests on the profile would be reckoned anew
         self._unkept[(job_type, model)] = book.find(job_type, model) or book.of(job_type, model)
         if self._timer is None:
             self._timer = self._loop.call_later(_KEEP_AFTER_S, self.keep)
