@@ -322,12 +322,13 @@ class Client:
         """Release a lease by its id. Without a broker it ends with this process: a warning."""
         self._leases.discard(lease)
         message = {"op": "release", "lease": lease, "exit_code": exit_code}
+        deadline = time.monotonic() + _RELEASE_WITHIN_S
         try:
-            try:
-                return self.call(message, "released")
-            except BrokerGone:
-                self._find_successor(_RELEASE_WITHIN_S, also=lease)
-                return self.call(message, "released")
+            while True:
+                try:
+                    return self.call(message, "released")
+                except BrokerGone:
+                    self._find_successor(max(0.0, deadline - time.monotonic()), also=lease)
         except LeaseError:
             return None  # the broker that is gone had taken the release in
         except BrokerUnavailable as error:
@@ -338,26 +339,28 @@ class Client:
     def _find_successor(self, within_s: float, also: str | None = None) -> None:
         """Connect to the next broker and take the leases that are held along.
 
-        A broker that was started on demand is started again; another one is waited for.
+        A broker that was started on demand is started again; another one is waited for. One that dies
+        before it has taken them in was none.
         """
         self._settings.devices = self._settings.devices or self.broker["devices"]
         again = connect_or_start if self.broker["on_demand"] else connect
         gone = self._connection
+        held = sorted(self._leases | ({also} if also else set()))
+        adopt = {"op": "adopt", "leases": held, "nested": list(self._nested.values())}
         deadline, pause = time.monotonic() + within_s, _FIRST_PAUSE_S
         while True:
+            self._connection.close()
             try:
                 self._connection = again(self._settings, gone.session)
+                self._withdrawn.clear()
+                self._connection.last_id = gone.last_id  # what runs nested keeps its request's id
+                self.call(adopt, "adopted")
                 break
             except BrokerUnavailable:
                 if time.monotonic() + pause > deadline:
                     raise
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
-        self._withdrawn.clear()
-        self._connection.last_id = gone.last_id  # what runs nested keeps the id of its request
-        held = sorted(self._leases | ({also} if also else set()))
-        nested = list(self._nested.values())
-        self.call({"op": "adopt", "leases": held, "nested": nested}, "adopted")
 
     def _withdraw(self, request_id: int) -> dict[str, Any]:
         """Take a request back; a grant that crossed it on the way is kept after all.

@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from grn import paths
 from grn.connection import Connection
 from grn.errors import BrokerGone
+from grn.rules.wire import Frames, decode, encode
 from tests.env import PATIENCE_S, eventually
 from tests.talker import Talker
 
@@ -125,6 +128,49 @@ def test_a_blocking_client_finds_the_next_broker(new_env: NewEnv):
         with pytest.raises(BrokerGone):
             client.status()
     env.start()
+    assert env.status()["leases"] == []
+
+
+class DyingBroker(threading.Thread):
+    """Greets as a broker does, and is gone as soon as it is told anything else."""
+
+    def __init__(self, env: BrokerEnv, hello: dict[str, Any]) -> None:
+        super().__init__()
+        self._env, self._hello = env, hello
+        os.unlink(env.socket)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(env.socket)
+        self._listener.listen()
+        self.told: list[dict[str, Any]] = []
+
+    def run(self) -> None:
+        """Be it, once; then start a broker that stays."""
+        with self._listener, self._listener.accept()[0] as sock:
+            frames = Frames()
+            while len(self.told) < 2:
+                self.told += map(decode, frames.feed(sock.recv(65536)))
+                if len(self.told) == 1:
+                    sock.sendall(encode(self._hello))
+        self._env.start()
+
+
+@pytest.mark.parametrize("what", ["acquire", "release"])
+def test_a_successor_that_dies_while_it_takes_over_is_none(new_env: NewEnv, what: str):
+    """The next one is looked for: what was held is held there, and the call goes on."""
+    env = new_env()
+    with env.client() as client, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lease = client.acquire("a", memory_mib=4000)
+        env.kill()
+        dying = DyingBroker(env, client.broker)
+        dying.start()
+        if what == "acquire":
+            second = client.acquire("b", memory_mib=4000)
+            assert len(env.status()["leases"]) == 2
+            second.release()
+        lease.release()
+        dying.join()
+        assert [message["op"] for message in dying.told[:2]] == ["hello", "adopt"]
     assert env.status()["leases"] == []
 
 
