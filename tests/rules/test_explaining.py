@@ -450,3 +450,22 @@ def fits_without(stage: Stage, opening: Opening, leases: Sequence[str], job_type
     book = books.by_uuid[opening.book.device.uuid]
     assert opening.need is not None
     return placer.fits(book, opening.need, None, job_type)
+
+
+def test_nothing_is_kept_where_others_memory_is_in_the_way() -> None:
+    """A job that takes all of a device waits for others there, not for leases: those go on meanwhile."""
+    stage = Stage(4000)
+    stage.profiles.of("large", MODEL).set_mib = 6000
+    stage.foreign["GPU-0000"] = 1000
+    stage.look()
+    first = stage.ask("small", memory_mib=500)
+    large = stage.ask("large")
+    second = stage.ask("small", memory_mib=500)
+    assert (first.runs, large.runs, second.runs) == (True, False, True)
+    assert "others must free memory" in explained(stage, large.request.ticket)["lets_start"][0]
+    stage.foreign["GPU-0000"] = 0
+    stage.look()
+    assert not stage.ask("small", memory_mib=500).runs  # now it is kept for the head
+    stage.finish(first, End(exit_code=0))
+    stage.finish(second, End(exit_code=0))
+    assert large.runs

@@ -45,7 +45,7 @@ class Guests:
         held = sum(connection.uid == uid for connection in connections)
         if held < most:
             return "", False
-        why = f"user {uid} has {held} connections to this broker, which serves others too: the most"
+        why = f"user {uid} has {held} connections to this broker already, which serves others too"
         return why, held >= most + most // 2
 
     def veils(self, uid: int) -> int | None:

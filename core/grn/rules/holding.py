@@ -128,7 +128,7 @@ def _opening(
         need,
         fits=fits,
         kept=alone_fits and not fits,
-        possible=_possible(book, need, alone=alone),
+        possible=placer.able(book, need),
         why="",
         lacks_mib=None if alone else max(0, (need.mib or 0) - book.free_mib),
     )
@@ -136,16 +136,6 @@ def _opening(
         _find_after(machine, opening, now, request.owner.uid, alone=alone)
     opening.why = _why(machine, opening, head, alone=alone)
     return opening
-
-
-def _possible(book: Book, need: Need, *, alone: bool) -> bool:
-    if book.state is not DeviceState.OK:
-        return False
-    capacity = book.device.capacity_mib
-    if alone:  # as `Placer.fits` has it of a device without leases
-        enough = min(need.mib or 0, capacity) <= book.room_mib
-        return enough and 2 * book.room_mib >= capacity
-    return (need.mib or 0) <= book.room_mib
 
 
 def _find_after(machine: Machine, opening: Opening, now: float, uid: int, *, alone: bool) -> None:

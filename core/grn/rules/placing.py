@@ -369,7 +369,7 @@ class Placer:
         """Choose what is kept for the head; what was kept for it before stays if it still can."""
         count = request.gpus or 0
         able = (
-            [pair for pair in self.candidates(request, count) if self._able(*pair)] if count else []
+            [pair for pair in self.candidates(request, count) if self.able(*pair)] if count else []
         )
         if len(able) < count:
             return None
@@ -426,12 +426,13 @@ class Placer:
     def _take(self, book: Book, need: Need) -> int:
         return book.device.capacity_mib if self.is_alone(need, book) else need.mib or 0
 
-    def _able(self, book: Book, need: Need) -> bool:
+    def able(self, book: Book, need: Need) -> bool:
         """Whether the device will do once its leases end, others' memory staying as it is."""
         if book.state is not DeviceState.OK:
             return False
         if self.is_alone(need, book):
-            return book.room_mib * _LEAST_ROOM_FOR_ALONE >= book.device.capacity_mib
+            enough = min(need.mib or 0, book.device.capacity_mib) <= book.room_mib
+            return enough and book.room_mib * _LEAST_ROOM_FOR_ALONE >= book.device.capacity_mib
         return (need.mib or 0) <= book.room_mib
 
     def _when(self, book: Book, need: Need) -> tuple[int, int]:
