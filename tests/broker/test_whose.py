@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from grn.devices.base import DeviceReading, ProcessUse
@@ -52,7 +51,7 @@ def test_an_answer_that_is_told_twice_is_one_look() -> None:
     """A late driver's last answer stands in for a while: it proves nothing new."""
     machine = one_job()
     reading = DeviceReading("d0", "ok", "", 1800, (ProcessUse(645400, 1800),), xids=(31,))
-    for again in (reading, replace(reading, xids=()), replace(reading, xids=())):
+    for again in (reading, reading._replace(xids=()), reading._replace(xids=())):
         (told,) = machine.whose.readings([again], machine.leases)
         assert told.strangers == ()
 

@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from grn import paths
 from grn.broker.lock import TakenError, bind_socket, is_served, refuse_if_served, still_own
@@ -74,8 +73,7 @@ class KeepsFiles(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(NamedTuple):
     """One thing that has a name, in the order in which they are made."""
 
     what: str

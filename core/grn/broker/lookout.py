@@ -19,8 +19,8 @@ names: it was never booked here.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grn.devices import may_gain, open_more
 from grn.devices.booked import rule_device
@@ -57,8 +57,7 @@ Mask = str | None
 log = logging.getLogger("grn.broker")
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(NamedTuple):
     """A request that waits for a look under this mask, and what its client may see."""
 
     event: ev.Asked

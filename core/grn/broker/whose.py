@@ -124,7 +124,7 @@ class Whose:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._claims = Claims()
+        self._claims = Claims({}, {})
         self._known: dict[int, _Known] = {}
         self._devices: dict[str, _Device] = {}
         self._look = 0

@@ -7,7 +7,7 @@ a fault of one device is a value in that device's reading, never an exception th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +27,7 @@ __all__ = [
 State = Literal["ok", "lost", "stale"]
 
 
-@dataclass(frozen=True, slots=True)
-class HeadroomRule:
+class HeadroomRule(NamedTuple):
     """How much of a device is never handed out: a floor or a fraction, whichever is more."""
 
     floor_mib: int = 0
@@ -63,8 +62,7 @@ class DeviceInfo:
     `("process memory", "not supported: …")`. For people; nothing decides by it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessUse:
+class ProcessUse(NamedTuple):
     """What one process holds on one device. pid 0: a holder whose pid nobody here can see.
 
     `server`: it holds memory for clients that are listed beside it (an MPS server).
@@ -75,8 +73,7 @@ class ProcessUse:
     server: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HealthReading:
+class HealthReading(NamedTuple):
     """What a driver says of a device's health. `None`: this device does not say.
 
     `recovery`: NVML's recovery action, 0 none, 1 reset the GPU, 2 reboot, 3 drain, 4 drain and
@@ -89,8 +86,7 @@ class HealthReading:
     recovery: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BusyReading:
+class BusyReading(NamedTuple):
     """How busy a device is. `None`: its driver does not say.
 
     `percent`: part of the time in which it computed. `processes`: (pid, percent) of those that did.
@@ -100,8 +96,7 @@ class BusyReading:
     processes: tuple[tuple[int, int], ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceReading:
+class DeviceReading(NamedTuple):
     """One look at one device. `used_mib` leaves out the driver's reserve.
 
     `processes=None` means that the driver does not say who holds what, `()` that nobody does.

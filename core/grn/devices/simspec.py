@@ -23,9 +23,8 @@ groups of cards (`COUNTxSIZE`), then options (`key=value`), in any order:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from grn.errors import UsageError
 from grn.rules.units import format_mib, parse_size_mib
@@ -42,8 +41,7 @@ MAX_CARDS = 64
 _LEVELS = {"nvlink": 0, **{str(level): level for level in (10, 20, 30, 40, 50)}}
 
 
-@dataclass(frozen=True, slots=True)
-class SimCard:
+class SimCard(NamedTuple):
     """One simulated card."""
 
     total_mib: int
@@ -54,8 +52,7 @@ class SimCard:
     """MiB of each MIG slice; with any, the card itself is no device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign:
+class Foreign(NamedTuple):
     """Memory held by somebody else, on a card or on one of its slices."""
 
     card: int
@@ -63,8 +60,7 @@ class Foreign:
     slice: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SimSpec:
+class SimSpec(NamedTuple):
     """A simulated machine."""
 
     cards: tuple[SimCard, ...]
@@ -190,7 +186,7 @@ def _split(value: str, part: str, example: str) -> tuple[str, str]:
 
 
 def _with_card(spec: SimSpec, index: int, card: SimCard) -> SimSpec:
-    return replace(spec, cards=(*spec.cards[:index], card, *spec.cards[index + 1 :]))
+    return spec._replace(cards=(*spec.cards[:index], card, *spec.cards[index + 1 :]))
 
 
 def _one_of(value: str, part: str, words: tuple[str, ...]) -> str:
@@ -210,20 +206,20 @@ def _seconds(value: str, part: str, example: str) -> float:
 
 
 def _meter(spec: SimSpec, value: str, part: str) -> SimSpec:
-    return replace(spec, meter=_one_of(value, part, ("rss", "device")))
+    return spec._replace(meter=_one_of(value, part, ("rss", "device")))
 
 
 def _dir(spec: SimSpec, value: str, part: str) -> SimSpec:
     # A broker that was started on demand runs in /: a relative path would mean something else.
     if not value.startswith("/"):
         raise UsageError(f"{part!r}: give an absolute path; for example dir=/tmp/sim")
-    return replace(spec, directory=value.rstrip("/") or "/")
+    return spec._replace(directory=value.rstrip("/") or "/")
 
 
 def _model(spec: SimSpec, value: str, part: str) -> SimSpec:
     if not value.isprintable() or not value or set(value) & set('"#'):
         raise UsageError(f"{part!r}: a model name is plain text; for example model=Toy 16G")
-    return replace(spec, model=value)
+    return spec._replace(model=value)
 
 
 def _mode(spec: SimSpec, value: str, part: str) -> SimSpec:
@@ -231,7 +227,7 @@ def _mode(spec: SimSpec, value: str, part: str) -> SimSpec:
     mode = _one_of(right if colon else left, part, ("exclusive", "prohibited", "default"))
     which = [_index(spec, left, part)] if colon else range(len(spec.cards))
     for index in which:
-        spec = _with_card(spec, index, replace(spec.cards[index], mode=mode))
+        spec = _with_card(spec, index, spec.cards[index]._replace(mode=mode))
     return spec
 
 
@@ -239,7 +235,7 @@ def _reserve(spec: SimSpec, value: str, part: str) -> SimSpec:
     mib = parse_size_mib(value, what=f"size of {part!r}", allow_zero=True)
     if mib >= min(card.total_mib for card in spec.cards):
         raise UsageError(f"{part!r}: nothing would be left of the smallest card")
-    return replace(spec, reserve_mib=mib)
+    return spec._replace(reserve_mib=mib)
 
 
 def _foreign(spec: SimSpec, value: str, part: str) -> SimSpec:
@@ -256,30 +252,30 @@ def _foreign(spec: SimSpec, value: str, part: str) -> SimSpec:
         raise UsageError(f"{part!r}: card {index} has {len(card.slices)} slices; see mig=")
     if mib > limit:
         raise UsageError(f"{part!r}: {mib} MiB on a device of {limit} MiB")
-    return replace(spec, foreign=(*spec.foreign, held))
+    return spec._replace(foreign=(*spec.foreign, held))
 
 
 def _lost(spec: SimSpec, value: str, part: str) -> SimSpec:
     index = _index(spec, value, part)
-    return _with_card(spec, index, replace(spec.cards[index], lost=True))
+    return _with_card(spec, index, spec.cards[index]._replace(lost=True))
 
 
 def _procs(spec: SimSpec, value: str, part: str) -> SimSpec:
-    return replace(spec, shows_processes=_one_of(value, part, ("no", "yes")) == "yes")
+    return spec._replace(shows_processes=_one_of(value, part, ("no", "yes")) == "yes")
 
 
 def _totals(spec: SimSpec, value: str, part: str) -> SimSpec:
-    return replace(spec, shows_used=_one_of(value, part, ("no", "yes")) == "yes")
+    return spec._replace(shows_used=_one_of(value, part, ("no", "yes")) == "yes")
 
 
 def _slow(spec: SimSpec, value: str, part: str) -> SimSpec:
-    return replace(spec, slow_s=_seconds(value, part, "slow=0.2"))
+    return spec._replace(slow_s=_seconds(value, part, "slow=0.2"))
 
 
 def _speed(spec: SimSpec, value: str, part: str) -> SimSpec:
     left, right = _split(value, part, "speed=0:2")
     index = _index(spec, left, part)
-    card = replace(spec.cards[index], speed=_seconds(right, part, "speed=0:2"))
+    card = spec.cards[index]._replace(speed=_seconds(right, part, "speed=0:2"))
     return _with_card(spec, index, card)
 
 
@@ -290,7 +286,7 @@ def _order(spec: SimSpec, value: str, part: str) -> SimSpec:
     if len(set(order)) != len(order):
         raise UsageError(f"{part!r}: a card is named twice")
     for place, index in enumerate(order):
-        card = replace(spec.cards[index], speed=float(len(order) - place))
+        card = spec.cards[index]._replace(speed=float(len(order) - place))
         spec = _with_card(spec, index, card)
     return spec
 
@@ -304,7 +300,7 @@ def _mig(spec: SimSpec, value: str, part: str) -> SimSpec:
         raise UsageError(f"{part!r}: card {index} is divided twice")
     if sum(sizes) > card.total_mib:
         raise UsageError(f"{part!r}: {sum(sizes)} MiB of slices in a card of {card.total_mib} MiB")
-    return _with_card(spec, index, replace(card, slices=sizes))
+    return _with_card(spec, index, card._replace(slices=sizes))
 
 
 def _link(spec: SimSpec, value: str, part: str) -> SimSpec:
@@ -315,7 +311,7 @@ def _link(spec: SimSpec, value: str, part: str) -> SimSpec:
         raise UsageError(f"{part!r}: a card is not linked to itself")
     if how not in _LEVELS:
         raise UsageError(f"{part!r}: {how!r} is not one of: {', '.join(_LEVELS)}")
-    return replace(spec, links=(*spec.links, (min(a, b), max(a, b), _LEVELS[how])))
+    return spec._replace(links=(*spec.links, (min(a, b), max(a, b), _LEVELS[how])))
 
 
 _OPTIONS: dict[str, Callable[[SimSpec, str, str], SimSpec]] = {

@@ -7,7 +7,6 @@ ones nor their lock are touched.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from grn.devices import canonical_spec
@@ -72,7 +71,7 @@ def _real(mask: str | None, driver: DriverFacts) -> Seen:
 
 def _simulated(text: str, mask: str | None) -> Seen:
     spec = parse_spec(text)
-    apart = replace(spec, directory=None, slow_s=0.0)
+    apart = spec._replace(directory=None, slow_s=0.0)
     with tempfile.TemporaryDirectory(prefix="grn-look-") as folder:
         backend = SimulatedBackend(apart, masks=(mask,), state_dir=folder)
         try:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from grn import procs
 
@@ -27,8 +26,7 @@ _COMMAND = b"get_server_list\n"
 _MOST_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Daemon:
+class Daemon(NamedTuple):
     """What a pipe directory shows. Two that are equal are one daemon."""
 
     folder: str

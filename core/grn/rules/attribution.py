@@ -27,8 +27,7 @@ of whom we can say neither that it is a lease's nor that it is not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -85,13 +84,12 @@ class Processes(Protocol):
 # -- one process ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
+class Claims(NamedTuple):
     """Which processes live leases name: those, and what descends from them, are theirs."""
 
-    mains: Mapping[Process, tuple[str, ...]] = field(default_factory=dict)
+    mains: Mapping[Process, tuple[str, ...]]
     """Main process -> leases, oldest first: one process may use several leases for itself."""
-    owners: Mapping[Process, str] = field(default_factory=dict)
+    owners: Mapping[Process, str]
     """Owner of exactly one lease -> that lease; of several, an owner does not say which."""
 
     def changed(self, before: Claims) -> frozenset[Process]:
@@ -101,8 +99,7 @@ class Claims:
         return frozenset(process for process, _ in (*mains, *owners))
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Whose a process is. `leases=()`: foreign; several: see `chosen`."""
 
     start: int
@@ -237,8 +234,7 @@ def chosen(leases: tuple[str, ...], uuid: str, live: Mapping[str, Lease]) -> str
 # -- one device -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """What one process holds on one device, and whose it is.
 
     `stranger`: it does not exist here, so it may be anybody's. `doubtful`: it does not exist, and
@@ -258,8 +254,7 @@ class Use:
         return self.mib is None or self.mib > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(NamedTuple):
     """What one reading says. `None`: nobody can say, or it stays as it was."""
 
     foreign_mib: int | None

@@ -12,8 +12,7 @@ the broker in their records.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Core", "choose_cores"]
 
 
-@dataclass(frozen=True, slots=True)
-class Core:
+class Core(NamedTuple):
     """A logical core, by the kernel's number, and the physical one that it is a part of."""
 
     id: int

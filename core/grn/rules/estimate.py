@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import ceil
+from typing import NamedTuple
 
 from grn.rules.peaks import SAMPLED, SOURCES, Peak
 
@@ -36,8 +37,7 @@ _OOM_STEP_MIB = 512
 _DIFFERS = 1.3
 
 
-@dataclass(frozen=True, slots=True)
-class Margin:
+class Margin(NamedTuple):
     """What is booked on top of a peak: the larger of a share of it and a fixed amount."""
 
     share: float = 0.05

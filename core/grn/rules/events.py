@@ -2,12 +2,15 @@
 
 An event carries its own time: the rules have no clock. An effect is an instruction to the edge;
 effects of one step are carried out in order, `Record` before the reply it protects.
+
+Named tuples, not data classes: those take a tenth of a broker's start to make. So two of different kinds are
+equal where their values are: ask for the kind, too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,25 +50,24 @@ __all__ = [
     "Trusted",
 ]
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+
+class Asked(NamedTuple):
     """A client wants a lease. Decided at the next `Settle`, with all that arrived beside it."""
 
     now: float
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(NamedTuple):
     """A client no longer wants what it asked for."""
 
     now: float
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """A client names the main process of its lease."""
 
     now: float
@@ -73,8 +75,7 @@ class Started:
     main: Owner
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(NamedTuple):
     """A client says that its job has ended, and how."""
 
     now: float
@@ -88,8 +89,7 @@ class Released:
     """The time of day, in seconds since 1970: to be shown, never to be reckoned with."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeakTold:
+class PeakTold(NamedTuple):
     """A process of a lease says what it held at most."""
 
     now: float
@@ -97,16 +97,14 @@ class PeakTold:
     mib: int
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(NamedTuple):
     """A nested job has ended, or its client is gone."""
 
     now: float
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerGone:
+class OwnerGone(NamedTuple):
     """A lease's owner is proven dead. `main_alive`: its job's main process still lives."""
 
     now: float
@@ -116,8 +114,7 @@ class OwnerGone:
     """As with `Released`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MainGone:
+class MainGone(NamedTuple):
     """The main process of a lease whose owner is gone is proven dead."""
 
     now: float
@@ -126,8 +123,7 @@ class MainGone:
     """As with `Released`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(NamedTuple):
     """A client is back after its broker's death.
 
     What it does not claim it never heard of, or has ended meanwhile. `alive`: those of its leases
@@ -141,11 +137,10 @@ class Returned:
     claimed: frozenset[str]
     alive: frozenset[str]
     last: int
-    left_over: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    left_over: Mapping[str, tuple[int, ...]] = _NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class Reentered:
+class Reentered(NamedTuple):
     """A nested job runs on under a new broker."""
 
     now: float
@@ -155,8 +150,7 @@ class Reentered:
     mib: int
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+class Busy(NamedTuple):
     """How busy a device is, in percent of the time; `None`: its driver does not say."""
 
     percent: int | None
@@ -164,8 +158,7 @@ class Busy:
     """Lease -> percent in which its processes computed there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """One look at one device. `None` is "unknown", never 0."""
 
     uuid: str
@@ -179,7 +172,7 @@ class Reading:
     """Processes that the driver names and that do not exist here (another pid namespace)."""
     hidden: bool = False
     """Memory is held, and the driver lists nobody who holds it."""
-    accounted: dict[str, int] = field(default_factory=dict)
+    accounted: Mapping[str, int] = _NOTHING
     """Lease -> MiB: the largest use that the driver recorded of its processes."""
     xids: tuple[int, ...] = ()
     health: HealthFigures | None = None
@@ -187,8 +180,7 @@ class Reading:
     """`None`: not looked at this time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(NamedTuple):
     """All devices were looked at. `left_over`: living processes of leases that drain or ended."""
 
     now: float
@@ -196,8 +188,7 @@ class Sampled:
     left_over: dict[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """Devices were found that were not there before; those that are known stay as they are.
 
     `note` is why there are none, or fewer than a mask names, as of now.
@@ -208,15 +199,13 @@ class Found:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Trusted:
+class Trusted(NamedTuple):
     """An operator says that devices which are kept back were looked after."""
 
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(NamedTuple):
     """Decide what can be granted now."""
 
     now: float
@@ -224,8 +213,7 @@ class Settle:
     """The time of day, in seconds since 1970: to be shown, never to be reckoned with."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiskFailed:
+class DiskFailed(NamedTuple):
     """The journal could not keep these grants: they must not be given out.
 
     `lasting`: it can keep none now; else it is the record of these that no journal can hold.
@@ -237,15 +225,13 @@ class DiskFailed:
     lasting: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class DiskHealed:
+class DiskHealed(NamedTuple):
     """The journal can be written again."""
 
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class MpsSeen:
+class MpsSeen(NamedTuple):
     """A daemon of NVIDIA's Multi-Process Service answers in this folder, or none does any more ("").
 
     `uid` is whose it is: it serves nobody else, unless it is root's.
@@ -277,8 +263,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """Tell the client of `ticket` that it holds `lease`."""
 
     ticket: int
@@ -287,8 +272,7 @@ class Granted:
     """What was asked inside this lease; `None`: the lease is its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """Tell the client of `ticket` that it will not get what it asked for."""
 
     ticket: int
@@ -298,8 +282,7 @@ class Refused:
     """What was asked for; `None`: it was a release that is refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(NamedTuple):
     """Tell the client of `ticket` that it waits, and why."""
 
     ticket: int
@@ -307,8 +290,7 @@ class Queued:
     request: Request | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(NamedTuple):
     """Answer a release: how the job ended in the books' view."""
 
     ticket: int
@@ -325,8 +307,7 @@ class Reported:
     """What its client said of the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NamedTuple):
     """Nobody saw how the job of this lease ended: its owner is gone, or never heard of it."""
 
     lease: Lease
@@ -335,8 +316,7 @@ class Lost:
     draining: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """Write this to the journal before anything later in the list is carried out.
 
     `started`: a client has named the main process of its lease.
@@ -346,16 +326,14 @@ class Record:
     started: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Learnt:
+class Learnt(NamedTuple):
     """The profile under this key changed: keep it."""
 
     type: str
     device_model: str
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(NamedTuple):
     """Write one line to the log."""
 
     level: str

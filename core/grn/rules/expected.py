@@ -15,10 +15,9 @@ Pure: the time is an argument; nothing of the machine is changed.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from grn.rules.model import DeviceState, Lease, LeaseState
 from grn.rules.placing import Placement, Placer
@@ -61,8 +60,7 @@ _DRAINS_WITHIN_S = 10.0
 """A process frees its memory within moments of its job's end, or nobody knows when."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(NamedTuple):
     """When a request is expected to start, on the clock of the leases, and where."""
 
     start_s: float

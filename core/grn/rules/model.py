@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 __all__ = [
     "Device",
@@ -73,8 +74,7 @@ class Device:
         object.__setattr__(self, "capacity_mib", capacity)
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """The process that holds a lease: a pid is only a name together with its start time."""
 
     pid: int
@@ -147,8 +147,7 @@ class Request:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(NamedTuple):
     """How the client says that a job ended. All `None`: it ended without a word."""
 
     exit_code: int | None = None

@@ -11,8 +11,7 @@ A hold ends when its client says so or goes away; its outer lease is kept until 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +24,7 @@ _Level = tuple[int | None, int | None]
 """A hold, by its ticket, or else a process that holds something; neither: the outer job."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(NamedTuple):
     """One nested job: `mib` on each device, taken inside what the process `inside` holds.
 
     `within`: the hold, by its ticket, of the same process inside of which it is taken instead.

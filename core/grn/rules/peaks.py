@@ -18,8 +18,7 @@ A rank decides between figures that agree; it never hides memory that was seen. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from grn.rules.model import Lease
@@ -34,8 +33,7 @@ SOURCES = (ACCOUNTING, IN_PROCESS, SAMPLED, DEVICE_DELTA)
 """Best first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(NamedTuple):
     """The most that a run held on one device.
 
     `at` is when the run ended, in seconds since 1970. `censored`: the job met an out-of-memory on

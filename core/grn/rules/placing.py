@@ -6,8 +6,7 @@ anything but the reservation for the head of the queue.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from grn.rules.backfill import likely_end, likely_over_s, room_at
 from grn.rules.estimate import ALONE_AFTER_OOMS, OTHER_MODEL_FACTOR
@@ -35,8 +34,7 @@ _LEAST_ROOM_FOR_ALONE = 2
 """A probe or whole-device lease wants a device of which others hold at most one half."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """A decision: these devices, this booking on each."""
 
     uuids: tuple[str, ...]
@@ -45,8 +43,7 @@ class Placement:
     probe: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(NamedTuple):
     """Why a request cannot be placed. `for_room`: it may be the head; others may overtake it."""
 
     reason: str
@@ -57,8 +54,7 @@ NO_ROOM = Waits("no room")
 """For who does not ask why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """What a request takes on each device. `mib=None`: unknown, so it runs alone."""
 
     mib: int | None
@@ -126,7 +122,7 @@ class Placer:
     def need(self, request: Request, model: str) -> Need:
         """Return what the request takes on a device of this model."""
         need = self._need(request, model)
-        return replace(need, compute=request.compute) if request.compute else need
+        return need._replace(compute=request.compute) if request.compute else need
 
     def _need(self, request: Request, model: str) -> Need:
         if request.whole:
@@ -267,10 +263,10 @@ class Placer:
     def _alike(self, pairs: list[_Pair], count: int) -> list[_Pair]:
         """Give several devices one need: a lease books the same on each, alone on all or none."""
         mib = max((need.mib for _, need in pairs if need.mib is not None), default=None)
-        same = replace(pairs[0][1], mib=mib, alone=any(need.alone for _, need in pairs))
+        same = pairs[0][1]._replace(mib=mib, alone=any(need.alone for _, need in pairs))
         pairs = _large_enough([(book, same) for book, _ in pairs], count)
         alone = any(self.is_alone(same, book) for book, _ in pairs)
-        return [(book, replace(same, alone=alone)) for book, _ in pairs]
+        return [(book, same._replace(alone=alone)) for book, _ in pairs]
 
     def _placement(self, pairs: list[_Pair], request: Request) -> Placement:
         alone = any(self.is_alone(need, book) for book, need in pairs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, fields
+from dataclasses import fields
 from itertools import islice
 from math import ceil, exp, log
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,13 @@ _Key = tuple[str, str]
 _LOOKED_AT = 256
 _SHORTEST_S = 0.001
 _FIELDS = frozenset(f.name for f in fields(Profile)) - {"type", "device_model"}
-_PEAK_FIELDS = len(fields(Peak))
+_PEAK_FIELDS = len(Peak._fields)
 
 
 def to_record(profile: Profile) -> dict[str, Any]:
     """Turn a profile into what the store keeps: plain values by field name."""
     record = {name: getattr(profile, name) for name in _FIELDS}
-    record["window"] = [astuple(peak) for peak in profile.window]
+    record["window"] = [tuple(peak) for peak in profile.window]
     return record
 
 

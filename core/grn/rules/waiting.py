@@ -22,9 +22,8 @@ decision looks at the first of each kind instead of at thousands of the same.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from grn.rules.fairness import Turns
 
@@ -225,8 +224,7 @@ class WaitingLine:
         return (-request.priority, request.arrived_s, request.ticket)
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(NamedTuple):
     """What is kept for the head: devices with MiB and compute on each, or CPUs and RAM, or both.
 
     `starts_s` is when the head is likely to start: until then others may use it. It is put off as

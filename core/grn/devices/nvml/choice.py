@@ -8,8 +8,7 @@ way out: UUIDs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from grn.devices.base import DeviceInfo
 from grn.rules.mask import mask_style, parse_mask
@@ -24,8 +23,7 @@ __all__ = ["Choice", "choose", "choose_all"]
 _BY_UUID = "name devices by UUID (nvidia-smi -L)"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """Devices in the order of the mask, each with its card, and what was left out and why."""
 
     devices: tuple[tuple[DeviceInfo, Card], ...]
@@ -36,8 +34,7 @@ class Choice:
     """Those of the notes that say how the mask was read."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Offer:
+class _Offer(NamedTuple):
     """What a mask can name. `device` is None for a card that is divided: its slices have names."""
 
     uuid: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,8 +14,7 @@ _PROHIBITED = 2
 _EXCLUSIVE = (1, 3)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundDevice:
+class FoundDevice(NamedTuple):
     """One thing that a job could be given: a card that is not divided, or a slice of one."""
 
     uuid: str
@@ -61,8 +60,7 @@ class Card:
         return {"uuid": self.uuid, "bus": self.bus_id}
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
+class Inventory(NamedTuple):
     """What the driver said of the machine. `problem`: why it could not be asked."""
 
     problem: str = ""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from grn.devices.base import DeviceReading
@@ -158,7 +157,7 @@ class Link:
         for uuid, reading in found.items():
             if reading.xids or reading.accounted:
                 self._carried[uuid] = _with(reading, self._carried.get(uuid))
-                found[uuid] = replace(reading, xids=(), accounted=())
+                found[uuid] = reading._replace(xids=(), accounted=())
         self._asked_s, self._rounds = None, []
         if took_s <= DEADLINE_S:
             self._believe(found)
@@ -284,4 +283,4 @@ def _with(reading: DeviceReading, before: DeviceReading | None) -> DeviceReading
     accounted = dict(before.accounted)
     for pid, mib in reading.accounted:
         accounted[pid] = max(mib, accounted.get(pid, 0))
-    return replace(reading, xids=(*before.xids, *reading.xids), accounted=tuple(accounted.items()))
+    return reading._replace(xids=(*before.xids, *reading.xids), accounted=tuple(accounted.items()))
