@@ -87,6 +87,10 @@ class QueueEnv:
         assert pid is not None
         return pid
 
+    def drain(self) -> None:
+        """Start an owner that ends when all is done: it may have ended by now."""
+        self.run("start", "--drain")
+
     @property
     def owner(self) -> int | None:
         """The owner's pid."""

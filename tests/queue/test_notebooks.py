@@ -69,7 +69,7 @@ def test_each_way_of_ending_and_the_queue_goes_on(queue: Make) -> None:
     notebook(q, "slow.ipynb", "import time; time.sleep(1000)")
     q.add("my notebook 1.ipynb", "kill.ipynb", "raise.ipynb", "exit.ipynb", "ok.ipynb")
     q.add("--cell-timeout", "1s", "slow.ipynb")
-    q.start("--drain")
+    q.drain()
     eventually(lambda: q.owner is None, 240, "all is done")
     jobs = {job["name"]: job for job in q.ls()["jobs"]}
     assert {name: (job["state"], job["exit_code"]) for name, job in jobs.items()} == {
@@ -105,7 +105,7 @@ def test_parameters_and_the_variables_of_the_lease(queue: Make) -> None:
     notebook(q, "a.ipynb", "lr, name = 0.1, 'none'", show, tags=("parameters",))
     with_spec = {"JUPYTER_PATH": os.path.join(q.folder, "jupyter")}
     (job,) = q.add("-p", "lr", "3", "-p", "name", "x y", "--kernel", "odd", "a.ipynb", **with_spec)
-    q.start("--drain")
+    q.drain()
     assert q.ended(job)["state"] == "ok", q.log(job)
     made = executed(q, "a.ipynb")
     assert text_of(made.cells[2]) == "3 x y 0 kept\n"
@@ -183,7 +183,7 @@ def test_an_unknown_kernel_is_refused_and_one_that_is_gone_fails_the_job(queue: 
     assert "odd" in said
     (job,) = q.add("--kernel", "odd", "a.ipynb", **where)
     shutil.rmtree(folder)
-    q.start("--drain")
+    q.drain()
     failed = q.ended(job)
     assert failed["exit_code"] == 2
     assert "odd" in failed["last_words"]
@@ -227,7 +227,7 @@ def test_out_of_memory_in_a_cell_is_retried(queue: Make) -> None:
     )
     notebook(q, "a.ipynb", code)
     (job,) = q.add("--memory", "1000", "--retries-on-oom", "1", "a.ipynb")
-    q.start("--drain")
+    q.drain()
     ended = q.ended(job)
     assert (ended["state"], ended["tries"]) == ("oom", 2)
     assert "cell 1 raised OutOfMemoryError: CUDA out of memory. Tried 2 GiB" in ended["last_words"]
@@ -243,7 +243,7 @@ def test_a_kernel_that_does_not_start(queue: Make) -> None:
     where = {"JUPYTER_PATH": os.path.join(q.folder, "jupyter")}
     q.add("--kernel", "missing", "a.ipynb", **where)
     q.add("--kernel", "ends", "b.ipynb", **where)
-    q.start("--drain")
+    q.drain()
     for number, said in ((1, "/none/python"), (2, "died")):
         ended = q.ended(number)
         assert (ended["state"], ended["exit_code"]) == ("failed", 3)

@@ -46,7 +46,7 @@ def test_a_job_ends_as_its_command_did(
     """Status and signal are kept as a shell shows them, and `wait` ends with them."""
     q = queue()
     (job,) = q.add(code)
-    q.start("--drain")
+    q.drain()
     q.run("wait", str(job), status=status)
     seen = q.job(job)
     assert (seen["state"], seen["exit_code"], seen["signal"]) == ("failed", status, signalled)
@@ -148,7 +148,7 @@ def test_after_another_only_if_that_one_did_well(queue: Make) -> None:
     (last,) = q.add("--after", str(after_bad), "touch never")
     (good,) = q.add("touch done")
     (after_good,) = q.add("--after", str(good), "cat done")
-    q.start("--drain")
+    q.drain()
     assert q.ended(after_good)["state"] == "ok"
     for job in (after_bad, last):
         assert q.ended(job)["state"] == "cancelled"
@@ -223,8 +223,8 @@ def test_drained_the_owner_ends(queue: Make) -> None:
     q = queue()
     q.add("true")
     q.add("--held", "true")
-    pid = q.start("--drain")
-    wait_gone(pid)
+    q.drain()
+    q.eventually(lambda: q.owner is None, "the owner ends")
     assert q.states() == {"true": "held"} or q.job(2)["state"] == "held"
     assert q.job(1)["state"] == "ok"
 
