@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["GROUP", "checked", "entry_point"]
+__all__ = ["GROUP", "checked", "entry_point", "offered"]
 
 GROUP = "grn.policies"
 
@@ -42,6 +42,11 @@ def checked(name: str, *, what: str = "policy ") -> str:
 
 def entry_point(name: str) -> EntryPoint | None:
     """Return the entry point of this name, if an installed package has one."""
+    return offered().get(name)
+
+
+def offered() -> dict[str, EntryPoint]:
+    """Return what installed packages bring, by name; where two bring one name, the first found."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - see above
 
-    return next(iter(entry_points(group=GROUP, name=name)), None)
+    return {found.name: found for found in reversed(tuple(entry_points(group=GROUP)))}

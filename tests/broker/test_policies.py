@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from grn.broker import policies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,3 +128,22 @@ def test_one_that_cannot_be_loaded_is_refused_by_the_broker(env: BrokerEnv) -> N
     assert "policy 'absent'" in done.stderr
     assert env.log_lines("policy-not-loaded")
     assert _device(env, "pack") == "0"
+
+
+def test_unknown_names_do_not_hold_up_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed packages are looked through once in a while, whatever many names nobody knows."""
+    looks, clock = [], [0.0]
+
+    def offered() -> dict[str, Any]:
+        looks.append(clock[0])
+        return {}
+
+    monkeypatch.setattr(policies, "offered", offered)
+    monkeypatch.setattr(policies.time, "monotonic", lambda: clock[0])
+    known = policies.Policies("pack")
+    assert known.knows("cost-saving") is False  # clients send the broker's own names
+    for number in range(1000):
+        assert not known.knows(f"unknown {number}")
+    clock[0] = 60.0
+    assert not known.knows("unknown 0")
+    assert looks == [0.0, 60.0]

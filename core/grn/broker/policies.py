@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from typing import TYPE_CHECKING
 
 from grn.errors import UsageError
-from grn.policies import entry_point
+from grn.policies import offered
 from grn.rules.policy import BUILT_IN, named, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from importlib.metadata import EntryPoint
 
     from grn.rules.policy import Room
 
 __all__ = ["Policies"]
 
 log = logging.getLogger("grn.broker")
+
+_LOOK_AGAIN_S = 10.0
+"""To look reads a file of each installed package, while nobody is answered."""
 
 
 class Policies(dict[str, "Callable[[Room], float]"]):
@@ -34,15 +39,24 @@ class Policies(dict[str, "Callable[[Room], float]"]):
             UsageError: there is no such policy, or it cannot be loaded.
         """
         super().__init__(BUILT_IN)
+        self._others: dict[str, EntryPoint] = {}
+        """Not loaded yet, as of the last look."""
+        self._looked_s: float | None = None
         self.default = named(default)
         if not self.knows(self.default):
             raise UsageError(f"policy {default!r} is not to be had: the broker's log says why")
 
     def knows(self, name: str) -> bool:
-        """Whether there is a policy of this name; one of others is loaded the first time."""
+        """Whether there is a policy of this name; one of others is loaded the first time.
+
+        One that was installed, or mended, meanwhile is found with the next look, some seconds later.
+        """
         if name in self:
             return True
-        found = entry_point(name)
+        now = time.monotonic()
+        if self._looked_s is None or now >= self._looked_s + _LOOK_AGAIN_S:
+            self._others, self._looked_s = offered(), now
+        found = self._others.pop(name, None)
         if found is None:
             return False
         try:
