@@ -46,7 +46,10 @@ MODULES: dict[str, tuple[str, list[str]]] = {
     ),
     "grn.broker.connection": (
         "core/grn/broker/connection.py",
-        ["tests/reliability/test_session.py"],
+        [
+            "tests/reliability/test_session.py",
+            "tests/reliability/test_kills.py::test_who_connected_is_known_by_more_than_a_number",
+        ],
     ),
     "grn.broker.journal": ("core/grn/broker/journal.py", ["tests/edges/test_journal.py"]),
 }

@@ -141,6 +141,27 @@ def test_after_a_bad_frame_nothing_more_is_taken(rig: Rig) -> None:
     assert len(books(rig)) == 1
 
 
+def test_a_message_has_a_bounded_number_of_values(rig: Rig) -> None:
+    """What looks nested may have ten thousand; what has twice as many is no message of ours."""
+    peer = Peer(rig)
+    assert peer.call("adopt", leases=[[]] * 10_000)["leases"] == []
+    assert peer.says({"op": "adopt", "id": 1, "leases": [[]] * 20_000}) == []
+    assert peer.wire.broker_closed
+
+
+def test_who_is_connected_is_known(rig: Rig) -> None:
+    """From the first moment to the last; the timer of who never greeted goes with the connection."""
+    assert rig.core is not None
+    wire = Wire(rig.world, 7)
+    rig.accept(wire)
+    assert rig.core.connections == {wire.protocol}
+    assert wire.protocol.get_buffer(-1) is rig.core.inbox
+    rig.hang_up(wire)
+    assert rig.core.connections == set()
+    due = rig.world.loop.next_due()
+    assert due is None or due > rig.world.now + HELLO_WITHIN_S
+
+
 # -- requests -------------------------------------------------------------------------------------
 
 
@@ -445,14 +466,13 @@ def test_only_its_own_user_and_root_stop_a_broker(rig: Rig) -> None:
 
 
 def test_who_does_not_read_is_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a bounded amount, and not before."""
+    """At 8 MiB, and not before."""
     peer = Peer(rig)
-    monkeypatch.setattr(peer.wire, "get_write_buffer_size", lambda: connection_module.MAX_UNREAD)
+    most = 8 * 1024 * 1024
+    monkeypatch.setattr(peer.wire, "get_write_buffer_size", lambda: most)
     peer.says({"op": "status", "id": 1})
     assert not peer.wire.broker_closed
-    monkeypatch.setattr(
-        peer.wire, "get_write_buffer_size", lambda: connection_module.MAX_UNREAD + 1
-    )
+    monkeypatch.setattr(peer.wire, "get_write_buffer_size", lambda: most + 1)
     peer.says({"op": "status", "id": 1})
     assert peer.wire.broker_closed
     assert peer.says({"op": "status", "id": 2}) == []
@@ -472,6 +492,27 @@ def test_replies_of_one_read_leave_in_one_write(rig: Rig, monkeypatch: pytest.Mo
     answers = peer.says(*({"op": "dance", "id": number} for number in range(10)))
     assert [answer["id"] for answer in answers] == list(range(10))
     assert len(writes) == 1
+
+
+def test_what_is_pushed_comes_at_once_behind_what_was_answered(rig: Rig) -> None:
+    """In the order in which it was said, whether or not the batch has ended."""
+    peer = Peer(rig)
+    peer.wire.protocol.reply({"op": "first"})
+    assert peer.hears() == []
+    peer.wire.protocol.push(encode({"op": "second"}))
+    assert [each["op"] for each in peer.hears()] == ["first", "second"]
+
+
+def test_a_connection_is_closed_after_its_last_words(rig: Rig) -> None:
+    """What was answered is sent before; nothing goes out afterwards."""
+    peer = Peer(rig)
+    peer.wire.protocol.reply({"op": "last"})
+    peer.wire.protocol.close()
+    assert [each["op"] for each in peer.hears()] == ["last"]
+    assert peer.wire.broker_closed
+    peer.wire.protocol.reply({"op": "too late"})
+    peer.wire.protocol.flush()
+    assert peer.hears() == []
 
 
 def test_an_answer_that_no_frame_holds_becomes_an_error(rig: Rig) -> None:
