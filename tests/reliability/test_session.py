@@ -6,11 +6,15 @@ than a millisecond, so every case of a handler can be asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import errno
+import os
+import struct
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from grn.broker import connection as connection_module
+from grn.broker import guests as guests_module
 from grn.broker.connection import HELLO_WITHIN_S
 from grn.rules import report as report_module
 from grn.rules.wire import Frames, decode, encode
@@ -149,6 +153,79 @@ def test_a_message_has_a_bounded_number_of_values(rig: Rig) -> None:
     assert peer.wire.broker_closed
 
 
+def test_what_was_answered_before_a_bad_frame_is_sent(rig: Rig) -> None:
+    """Then the connection ends; of what cannot be sent at once nobody waits for the rest."""
+    peer = Peer(rig)
+    rig.hear(peer.wire, encode({"op": "dance", "id": 1}) + b"\0\0\0\1\xc1")
+    assert [each["id"] for each in peer.hears()] == [1]
+    assert peer.wire.broker_closed
+
+
+@pytest.mark.parametrize(("unsent", "aborts"), [(0, 0), (1, 1)])
+def test_who_is_dropped_is_not_waited_for(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, unsent: int, aborts: int
+) -> None:
+    """What is left for it is thrown away with the connection; it is dropped once, with one line."""
+    peer = Peer(rig)
+    aborted, said = [], []
+    monkeypatch.setattr(peer.wire, "get_write_buffer_size", lambda: unsent)
+    monkeypatch.setattr(peer.wire, "abort", lambda: aborted.append(True))
+    monkeypatch.setattr(connection_module.log, "warning", lambda *words: said.append(words))
+    peer.wire.protocol.drop("why")
+    peer.wire.protocol.drop("again")
+    peer.hangs_up()
+    peer.wire.protocol.drop("when it is gone")
+    assert len(aborted) == aborts
+    assert [words[-1] for words in said] == ["why"]
+
+
+def test_the_kernel_is_believed_about_the_dead() -> None:
+    """No such process: it has died; it cannot say (before Linux 6.5): nobody knows."""
+
+    class Asked:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def getsockopt(self, *_: int) -> bytes:
+            raise OSError(self.number, os.strerror(self.number))
+
+    assert connection_module.peer_has_died(cast("Any", Asked(errno.ESRCH)))
+    assert not connection_module.peer_has_died(cast("Any", Asked(errno.ENOPROTOOPT)))
+
+
+class GuestWire(Wire):
+    """A connection of another user."""
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        """Name another user than the broker's own."""
+        pid, _, gid = struct.unpack("3i", super().getsockopt(level, option, size))
+        return struct.pack("3i", pid, 1234, gid)
+
+
+def test_a_guest_with_connections_enough_is_told_so(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fifth of four that it may have hears why; of the seventh nothing is heard any more."""
+    assert rig.core is not None
+    rig.core.guests.own_uid = 1000
+    monkeypatch.setattr(guests_module.resource, "getrlimit", lambda _: (16, 16))
+    wires = [GuestWire(rig.world, 7) for _ in range(7)]
+    for wire in wires[:6]:
+        rig.accept(wire)
+        assert not wire.broker_closed
+    rig.accept(wires[6])
+    assert wires[6].broker_closed
+    assert not wires[6].to_client
+    for wire in (wires[0], wires[4]):
+        rig.hear(wire, encode(HELLO))
+    (body,) = Frames().feed(bytes(wires[4].to_client))
+    told = decode(body)
+    assert (told["op"], told["code"]) == ("error", "refused")
+    assert "user 1234 has 4 connections" in told["message"]
+    assert wires[4].broker_closed
+    assert not wires[0].broker_closed
+
+
 def test_who_is_connected_is_known(rig: Rig) -> None:
     """From the first moment to the last; the timer of who never greeted goes with the connection."""
     assert rig.core is not None
@@ -200,6 +277,20 @@ def test_a_request_waits_with_a_reason_and_can_be_withdrawn(rig: Rig) -> None:
     rig.world.processes.end(peer.process)
     rig.world.loop.run_soon()
     assert books(rig) == {}
+
+
+def test_requests_are_numbered_in_their_order(rig: Rig) -> None:
+    """One by one, whoever asks: no two have a ticket, and none of them is negative."""
+    assert rig.core is not None
+    first, second = Peer(rig), Peer(rig)
+    for number in (1, 2):
+        first.acquire(number, memory_mib="whole")
+    first.acquire(3)
+    second.acquire(1)
+    first.acquire(4)
+    assert first.wire.protocol.tickets == {3: 3, 4: 5}
+    assert second.wire.protocol.tickets == {1: 4}
+    assert list(rig.core.asked) == [3, 4, 5]
 
 
 @pytest.mark.parametrize("number", [None, "1", 1.0, True, [1]])
@@ -445,6 +536,33 @@ def test_what_would_start_at_once_is_foretold(rig: Rig) -> None:
         assert peer.call("foresee", wishes=wrong)["code"] == "usage"
 
 
+def test_a_job_is_explained(rig: Rig) -> None:
+    """By its lease or its number; who asks about nothing, or about what nobody knows, is told so."""
+    peer = Peer(rig)
+    lease = peer.acquire()["lease"]
+    answer = peer.call("explain", subject=lease)
+    assert (answer["op"], answer["id"]) == ("explained", 900)
+    assert answer["explanation"]["subject"] == lease
+    for subject in ("", None, 5):
+        assert peer.call("explain", subject=subject)["code"] == "usage"
+    assert peer.call("explain", subject=lease, gpus=-1)["code"] == "usage"
+
+
+def test_who_watches_is_told_what_happens(rig: Rig) -> None:
+    """From then on, in order, under the number of the question; once a connection."""
+    watcher, peer = Peer(rig), Peer(rig)
+    assert watcher.call("watch", events=True)["op"] == "watched"
+    assert watcher.call("watch", events=True)["code"] == "usage"
+    peer.acquire()
+    rig.world.now += 1
+    rig.world.loop.run_due()
+    told = watcher.hears()
+    assert {each["op"] for each in told} == {"event"}
+    assert {each["id"] for each in told} == {900}
+    assert [each["event"]["event"] for each in told][-1] == "granted"
+    assert peer.hears() == []
+
+
 # -- the end --------------------------------------------------------------------------------------
 
 
@@ -513,6 +631,7 @@ def test_a_connection_is_closed_after_its_last_words(rig: Rig) -> None:
     peer.wire.protocol.reply({"op": "too late"})
     peer.wire.protocol.flush()
     assert peer.hears() == []
+    assert peer.wire.protocol._out == []
 
 
 def test_an_answer_that_no_frame_holds_becomes_an_error(rig: Rig) -> None:

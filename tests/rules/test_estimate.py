@@ -27,6 +27,11 @@ def test_margin_is_a_share_or_a_floor(peak: int, booked: int) -> None:
     assert Margin().on(peak) == booked
 
 
+def test_the_smallest_peak_gets_its_margin_too() -> None:
+    """A type that holds next to nothing is booked with the floor."""
+    assert _profile(1).estimate_mib(Margin()) == 257
+
+
 def test_no_margin_books_the_exact_peak() -> None:
     """A margin of zero gives the measured number."""
     assert _profile(3000).estimate_mib(EXACT) == 3000
@@ -39,6 +44,7 @@ def test_nothing_is_estimated_before_anything_succeeded() -> None:
     profile.failed("oom", 1.0, oom_at_mib=8000)
     profile.cancelled(1.0)
     assert profile.estimate_mib(EXACT) is None
+    assert profile.peak_mib is None
     assert profile.state == "unmeasured"
 
 
@@ -51,6 +57,56 @@ def test_the_window_forgets() -> None:
     """A type that shrank for good is booked less once its large runs are out of the window."""
     assert _profile(9000, *[1000] * (WINDOW - 1)).estimate_mib(EXACT) == 9000
     assert _profile(9000, *[1000] * WINDOW).estimate_mib(EXACT) == 1000
+
+
+def test_of_each_kind_the_last_twenty_are_kept() -> None:
+    """Peaks, run times, ends, and how busy it kept its device."""
+    profile = _profile(*range(1, 31))
+    for percent in range(30):
+        profile.kept_busy(percent)
+    assert profile.peaks == list(range(11, 31))
+    assert profile.durations_s == [1.0] * 20
+    assert profile.outcomes == ["ok"] * 20
+    assert profile.busy_percent == list(range(10, 30))
+
+
+def test_of_a_new_type_nothing_is_known() -> None:
+    """No peak, no failure, no raise: what is unknown is not a number."""
+    assert Profile("job", "m") == Profile(
+        "job",
+        "m",
+        window=[],
+        durations_s=[],
+        outcomes=[],
+        runs=0,
+        first_at=None,
+        last_at=None,
+        quantiles_mib=[],
+        busy_percent=[],
+        preallocated=False,
+        unmeasured=0,
+        failures=0,
+        ooms=0,
+        set_mib=None,
+        provisional_mib=None,
+        raised_mib=0,
+        raised_source="sampled",
+        raised_age=0,
+        bump_mib=None,
+    )
+
+
+def test_ends_are_kept_in_their_order() -> None:
+    """Each with its name; only those that ended well have a run time."""
+    profile = Profile("job", "m")
+    profile.failed("failed", 1.0)
+    profile.succeeded(100, 2.0, "sampled")
+    profile.cancelled(3.0)
+    profile.failed("oom", 4.0, oom_at_mib=200)
+    profile.failed("oom", 5.0, oom_at_mib=200)
+    assert profile.outcomes == ["failed", "ok", "cancelled", "oom", "oom"]
+    assert profile.durations_s == [2.0]
+    assert (profile.failures, profile.ooms) == (2, 2)
 
 
 def test_a_run_without_figures_is_not_a_zero() -> None:
@@ -103,6 +159,8 @@ def test_a_person_may_set_the_need() -> None:
     assert profile.estimate_mib(Margin()) == 4000
     profile.succeeded(1000, 1.0, "sampled")
     assert profile.estimate_mib(Margin()) == 4000
+    profile.succeeded(4000, 1.0, "sampled")
+    assert profile.estimate_mib(Margin()) == 4000
     profile.succeeded(5000, 1.0, "sampled")
     assert profile.estimate_mib(Margin()) == 5256
 
@@ -134,6 +192,25 @@ def test_censored_peaks_never_lower() -> None:
     assert profile.estimate_mib(EXACT) == 5000
     assert profile.peaks == [3000]
     assert profile.runs == 1 + 2 * WINDOW
+
+
+def test_a_censored_peak_that_is_no_larger_moves_nothing() -> None:
+    """The window is that of full runs."""
+    profile = _profile(3000)
+    profile.succeeded(3000, 1.0, "sampled", censored=True)
+    assert profile.window == [Peak(3000, "sampled")]
+
+
+def test_a_raise_ends_when_a_run_reaches_it() -> None:
+    """Then its peak stands in the window; a smaller one changes no estimate, and says so."""
+    profile = _profile(3000)
+    assert profile.outgrown(5000)
+    assert profile.outgrown(5000) is False
+    profile.succeeded(4999, 1.0, "sampled")
+    assert (profile.raised_mib, profile.raised_age) == (5000, 1)
+    profile.succeeded(5000, 1.0, "sampled")
+    assert (profile.raised_mib, profile.raised_age) == (0, 0)
+    assert profile.estimate_mib(EXACT) == 5000
 
 
 def test_a_censored_success_keeps_the_raise_after_an_oom() -> None:
@@ -180,6 +257,7 @@ def test_dates_are_those_of_measured_runs() -> None:
         ((1000, 1300, 1000), None),
         ((1000, 1000, 1310), 1.31),
         ((1000, 3000), 1.5),
+        ((1000, 1000, 1000, 3000, 3000), 3.0),
     ],
 )
 def test_two_sizes_under_one_name_are_noticed(peaks: tuple[int, ...], ratio: float | None) -> None:

@@ -155,7 +155,7 @@ def test_a_former_brokers_booking_holds_even_where_it_no_longer_fits() -> None:
     """A lease that lives on is booked again; a device that is gone is left out."""
     ledger = _ledger(10000)
     ledger.books[0].foreign_mib = 9000
-    ledger.restore("a", ("d0", "gone"), 6000, alone=False, cpus=2, ram_mib=0)
+    ledger.restore("a", ("d0", "gone"), 6000, alone=False, cpus=2, ram_mib=0, compute=0)
     assert ledger.books[0].free_mib == 0
     ledger.check_invariants()
     ledger.remove("a", ("d0", "gone"))
@@ -181,6 +181,41 @@ def test_broken_books_are_noticed() -> None:
     ledger.books[0].alone = "b"
     with pytest.raises(InvariantError, match="not alone"):
         ledger.check_invariants()
+    ledger.books[0].alone = None
+    ledger.check_invariants()
+
+
+@pytest.mark.parametrize("negative", ["booked_mib", "measured_mib"])
+def test_a_negative_booking_is_noticed(negative: str) -> None:
+    """Whichever of the two it is."""
+    ledger = _ledger(10000)
+    ledger.place("a", ("d0",), 6000)
+    setattr(ledger.books[0].bookings["a"], negative, -1)
+    with pytest.raises(InvariantError, match="a negative booking"):
+        ledger.check_invariants()
+
+
+@pytest.mark.parametrize("negative", ["free_mib", "foreign_mib"])
+def test_negative_room_is_noticed(negative: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of the two it is: what is free, or what others hold."""
+    ledger = _ledger(10000)
+    ledger.check_invariants()
+    if negative == "free_mib":
+        monkeypatch.setattr(Book, "free_mib", -1)
+    else:
+        ledger.books[0].foreign_mib = -1
+    with pytest.raises(InvariantError, match="negative room"):
+        ledger.check_invariants()
+
+
+def test_more_ram_than_there_is_is_noticed() -> None:
+    """However it came into the books: what this broker booked must fit."""
+    ledger = _ledger(10000, ram_mib=8000)
+    ledger.place("a", ("d0",), 0, ram_mib=8000)
+    ledger.check_invariants()
+    ledger.place("b", ("d0",), 0, ram_mib=1)
+    with pytest.raises(InvariantError, match="8001 of 8000 MiB of RAM"):
+        ledger.check_invariants()
 
 
 def test_what_a_former_broker_booked_may_exceed_what_there_is_now() -> None:
@@ -201,7 +236,7 @@ def test_where_a_record_is_missing_nobody_is_said_to_be_alone() -> None:
     for order in (("a", "b"), ("b", "a")):
         ledger = _ledger(10000)
         for lease in order:
-            ledger.restore(lease, ("d0",), 100, alone=lease == "a", cpus=0, ram_mib=0)
+            ledger.restore(lease, ("d0",), 100, alone=lease == "a", cpus=0, ram_mib=0, compute=0)
         assert ledger.books[0].alone is None
         ledger.check_invariants()
 
@@ -215,6 +250,8 @@ def test_looking_past_a_lease_leaves_another_one_alone() -> None:
         assert [book.alone for book in ledger.books] == [None, "b"]
         assert [book.free_mib for book in ledger.books] == [10000, 5000]
     assert [book.alone for book in ledger.books] == ["a", "b"]
+    assert [book.free_mib for book in ledger.books] == [5000, 5000]
+    ledger.check_invariants()
     assert [booking.had_company for book in ledger.books for booking in book.bookings.values()] == [
         False,
         False,

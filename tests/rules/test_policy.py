@@ -57,6 +57,7 @@ def test_most_room_or_least_room(policy: Policy, position: int) -> None:
 def test_equal_room_goes_in_mask_order(policy: Policy) -> None:
     """Of equal devices the first in the broker's mask is taken, by either policy."""
     assert choose([(1, 500), (2, 500), (0, 500)], 1, policy) == [0]
+    assert choose([(0, 500), (2, 500), (1, 500)], 1, policy) == [0]
 
 
 @pytest.mark.parametrize("policy", list(Policy))

@@ -42,7 +42,7 @@ def _device_twice(stage: Stage) -> None:
 
 def _overbooked(stage: Stage) -> None:
     ledger = stage.machine.ledger
-    ledger.restore("t-1", ("GPU-0000",), 9000, alone=False, cpus=0, ram_mib=0)
+    ledger.restore("t-1", ("GPU-0000",), 9000, alone=False, cpus=0, ram_mib=0, compute=0)
 
 
 @pytest.mark.parametrize(

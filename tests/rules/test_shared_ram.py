@@ -69,3 +69,15 @@ def test_a_first_run_takes_what_is_left_of_both() -> None:
     probe.held.clear()
     stage.look()
     assert _ram(stage).booked == 0
+
+
+def test_what_a_first_run_turns_out_to_need_frees_the_rest_of_both() -> None:
+    """Booked anew with less, a lease gives back what the device and the host share."""
+    books = _stage().machine.ledger
+    books.place("a", ("GPU-0000",), 8000, alone=True, ram_mib=500)
+    books.rebook("a", ("GPU-0000",), 3000)
+    books.check_invariants()
+    assert (books.ram.booked, books.books[0].free_mib) == (3500, 6500)
+    books.remove("a", ("GPU-0000",))
+    books.check_invariants()
+    assert (books.ram.booked, books.books[0].free_mib) == (0, 10000)

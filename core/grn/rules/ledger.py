@@ -56,9 +56,9 @@ class Booking:
     """One lease on one device: what is set aside, and what its processes were last seen to hold."""
 
     booked_mib: int
-    measured_mib: int = 0
-    compute: int = 0
+    compute: int
     """Percent of the device's multiprocessors; 0 for a lease that takes what is left."""
+    measured_mib: int = 0
     restored: bool = False
     """Made by a former broker, perhaps under other devices or settings."""
     unseen: bool = False
@@ -138,7 +138,7 @@ class _Pooled:
 
     cpus: int
     ram_mib: int
-    on_devices_mib: int = 0
+    on_devices_mib: int
     restored: bool = False
 
 
@@ -230,7 +230,7 @@ class Ledger:
         alone: bool,
         cpus: int,
         ram_mib: int,
-        compute: int = 0,
+        compute: int,
     ) -> None:
         """Put back a booking that a former broker made; it holds even if it no longer fits."""
         for uuid in uuids:
