@@ -498,6 +498,7 @@ def test_reports_come_in_pages(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Non
         answer = peer.call("status", page=page)
         leases += [lease["id"] for lease in answer["status"]["leases"]]
         waiters += [waiter["pid"] for waiter in answer["status"]["waiters"]]
+        assert answer["status"]["leases"] or answer["status"]["waiters"], "a page for nothing"
         page, more = page + 1, answer["more"]
     assert page > 2
     assert leases == list(books(rig))
@@ -518,6 +519,7 @@ def test_profiles_come_in_pages(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> No
     while more:
         answer = peer.call("profiles", action="list", page=page)
         assert (answer["op"], answer["id"]) == ("profiles", 900)
+        assert answer["profiles"], "a page for nothing"
         found += [profile["type"] for profile in answer["profiles"]]
         page, more = page + 1, answer["more"]
     assert sorted(found) == [f"t{number}" for number in range(9)]

@@ -30,6 +30,7 @@ def test_margin_is_a_share_or_a_floor(peak: int, booked: int) -> None:
 def test_the_smallest_peak_gets_its_margin_too() -> None:
     """A type that holds next to nothing is booked with the floor."""
     assert _profile(1).estimate_mib(Margin()) == 257
+    assert _profile(0).estimate_mib(EXACT) == 0
 
 
 def test_no_margin_books_the_exact_peak() -> None:
@@ -100,7 +101,7 @@ def test_ends_are_kept_in_their_order() -> None:
     """Each with its name; only those that ended well have a run time."""
     profile = Profile("job", "m")
     profile.failed("failed", 1.0)
-    profile.succeeded(100, 2.0, "sampled")
+    profile.succeeded(100, 2.00049, "sampled")
     profile.cancelled(3.0)
     profile.failed("oom", 4.0, oom_at_mib=200)
     profile.failed("oom", 5.0, oom_at_mib=200)
@@ -236,6 +237,10 @@ def test_the_source_is_that_of_the_largest_peak() -> None:
     profile.succeeded(2000, 1.0, "accounting")
     profile.succeeded(1000, 1.0, "sampled")
     assert profile.source == "accounting"
+    assert Profile("job", "m", set_mib=100).source is None
+    unknown = Profile("job", "m")
+    assert unknown.outgrown(1, "in-process")
+    assert unknown.source is None
     profile.outgrown(3000, "in-process")
     assert profile.source == "in-process"
 

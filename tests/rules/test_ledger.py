@@ -53,8 +53,10 @@ def test_free_is_never_negative() -> None:
     ledger.place("b", ("d0",), 5000)
     ledger.measure("a", "d0", 9000)
     ledger.books[0].foreign_mib = 4000
-    assert ledger.books[0].free_mib == 0
+    assert (ledger.books[0].free_mib, ledger.books[0].room_mib) == (0, 6000)
     ledger.check_invariants()
+    ledger.books[0].foreign_mib = 12000
+    assert (ledger.books[0].free_mib, ledger.books[0].room_mib) == (0, 0)
 
 
 def test_memory_of_others_is_no_room() -> None:
