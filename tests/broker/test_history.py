@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -74,6 +75,48 @@ def test_a_lease_is_recorded_whole(new_env: NewEnv):
     assert len(curve) == 11
     assert curve[-1] == 2000
     assert 500 in curve
+
+
+def listed(env: BrokerEnv) -> list[dict[str, Any]]:
+    """Return what `grn history` shows, the oldest first."""
+    words = [sys.executable, "-m", "grn", "history", "--json"]
+    done = subprocess.run(words, env=env.environ, capture_output=True, text=True, check=True)
+    leases: list[dict[str, Any]] = json.loads(done.stdout)["leases"]
+    return leases[::-1]
+
+
+def test_what_has_just_happened_is_shown(new_env: NewEnv):
+    """Nobody waits for the next time that the broker writes: it does so when it is asked."""
+    env = new_env()
+    talker = env.talker()
+    for number in range(3):
+        grant = talker.acquire(f"t{number}", memory_mib=100)
+        assert [lease["type"] for lease in listed(env)][-1] == f"t{number}"
+        assert listed(env)[-1]["outcome"] is None, "it runs"
+        talker.release(grant)
+        assert listed(env)[-1]["outcome"] == "ok"
+    assert [lease["type"] for lease in listed(env)] == ["t0", "t1", "t2"]
+    talkers = [env.talker() for _ in range(5)]
+    held = talker.acquire("t3", memory_mib=100)
+    for number, each in enumerate(talkers, 500):
+        each.tell("record", id=number)
+    talker.release(held)
+    assert talker.call("record")["op"] == "recorded"
+    assert [each.next(number)["op"] for number, each in enumerate(talkers, 500)] == ["recorded"] * 5
+    assert [(row["type"], row["outcome"]) for row in rows(env)][-1] == ("t3", "ok")
+
+
+def test_of_a_broker_that_hangs_what_it_wrote_is_shown(new_env: NewEnv):
+    """It is not waited for, and the history is there all the same."""
+    env = new_env()
+    talker = env.talker()
+    talker.release(talker.acquire("before", memory_mib=100))
+    assert [lease["type"] for lease in listed(env)] == ["before"]
+    os.kill(env.pid, signal.SIGSTOP)
+    try:
+        assert [lease["type"] for lease in listed(env)] == ["before"]
+    finally:
+        os.kill(env.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize(

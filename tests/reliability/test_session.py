@@ -550,6 +550,11 @@ def test_a_job_is_explained(rig: Rig) -> None:
     assert peer.call("explain", subject=lease, gpus=-1)["code"] == "usage"
 
 
+def test_where_no_history_is_kept_all_of_it_is_written(rig: Rig) -> None:
+    """Who asks is answered at once."""
+    assert Peer(rig).call("record") == {"op": "recorded", "id": 900}
+
+
 def test_who_watches_is_told_what_happens(rig: Rig) -> None:
     """From then on, in order, under the number of the question; once a connection."""
     watcher, peer = Peer(rig), Peer(rig)

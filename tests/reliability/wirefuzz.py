@@ -88,6 +88,7 @@ _OPS: dict[str, tuple[int, tuple[str, ...]]] = {
     "foresee": (10, ("wishes",)),
     "profiles": (4, ("action", "type", "memory_mib", "page", "device_model")),
     "status": (3, ("page",)),
+    "record": (3, ()),
     "hello": (20, ("magic", "version", "session")),
     "dance": (10, ()),
 }

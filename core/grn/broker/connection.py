@@ -107,6 +107,7 @@ class Connection(asyncio.BufferedProtocol):
             "foresee": self._foresee,
             "watch": self._watch,
             "explain": self._explain,
+            "record": self._record,
             "stop": self._stop,
         }
 
@@ -421,6 +422,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _watch(self, message: dict[str, Any]) -> None:
         self._core.observers.watch(self, message)
+
+    def _record(self, message: dict[str, Any]) -> None:
+        told = encode({"op": "recorded", "id": message.get("id")})
+        self._core.observers.record(lambda: self.push(told))
 
     def _profiles(self, message: dict[str, Any]) -> None:
         page = number(message, "page") or 0

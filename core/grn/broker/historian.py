@@ -35,7 +35,7 @@ from grn.rules.outcome import LOST
 from grn.rules.records import ending_of, lease_from_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     from grn.rules.machine import Machine
@@ -64,6 +64,9 @@ class Historian:
         self._writer = writer
         self._batch = Batch()
         self._writing: Batch | None = None
+        self._wait_for_this: list[Callable[[], None]] = []
+        self._wait_for_next: list[Callable[[], None]] = []
+        """Who is to be called when what is being written, and what is gathered, has been written."""
         self._thread = ThreadPoolExecutor(1, "history")
         self._timer: asyncio.TimerHandle | None = None
         self._minutes = Minutes()
@@ -179,15 +182,29 @@ class Historian:
 
     # -- writing --------------------------------------------------------------------------------
 
+    def write_now(self, then: Callable[[], None]) -> None:
+        """Write what has happened until now, and call `then` when that was done, or has failed."""
+        if self._batch:
+            self._wait_for_next.append(then)
+            if self._writing is None:
+                self._write()
+        elif self._writing is not None:
+            self._wait_for_this.append(then)
+        else:
+            then()
+
     def _plan(self, after_s: float) -> None:
         if self._timer is None and self._writing is None:
             self._timer = self._loop.call_later(after_s, self._write)
 
     def _write(self) -> None:
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if not self._batch:
             return
         self._writing, self._batch = self._batch, Batch()
+        self._wait_for_this, self._wait_for_next = self._wait_for_next, []
         self._answer = self._thread.submit(self._attempt, self._writing)
         asyncio.wrap_future(self._answer, loop=self._loop).add_done_callback(self._written)
 
@@ -202,7 +219,12 @@ class Historian:
         if future.cancelled() or self._closed:
             return
         self._hear(future.result())
-        if self._batch:
+        waited, self._wait_for_this = self._wait_for_this, []
+        for then in waited:
+            then()
+        if self._wait_for_next:
+            self._write()
+        elif self._batch:
             self._plan(_AGAIN_AFTER_S if self._failed else _WRITE_EVERY_S)
 
     def _hear(self, error: JournalError | None) -> None:

@@ -32,7 +32,7 @@ from grn.rules.wire import encode
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from grn.broker.connection import Connection
     from grn.broker.core import BrokerCore
@@ -158,6 +158,14 @@ class Observers:
             self.history.looked(now, at)  # nobody looks at the devices until there is a lease again
         fresh += [self._numbered(at, each, None, now) for each in self._beside()]
         self._push(fresh)
+
+    def record(self, then: Callable[[], None]) -> None:
+        """Have the history written, with all that has happened until now, then call `then`."""
+        self.tell()
+        if self.history is None:
+            then()
+        else:
+            self.history.write_now(then)
 
     def _beside(self) -> list[Happening]:
         """Tell of what came with the effects and is none."""

@@ -1,6 +1,6 @@
 """`grn history`: what ran here, when, with what, and how it ended; `grn history show ID` in full.
 
-Promises: needs no broker and starts none; what is asked for by a name that nobody has, or by a moment
+Promises: needs no broker and starts none; one that runs writes down first what has happened; what is asked for by a name that nobody has, or by a moment
 that cannot be read, is an error that says so; `--json` gives one object with `schema` and `leases`.
 Must not: write to the history, or judge what is in it.
 """
@@ -20,6 +20,7 @@ from grn.history.filters import Filters, as_kept
 from grn.history.moments import EXAMPLES, parse_moment
 from grn.history.reader import History, path_in
 from grn.history.record import COLUMNS, RUNNING
+from grn.history.written import let_write
 from grn.rules import outcome
 from grn.rules.units import format_mib, parse_count
 from grn.settings import load
@@ -56,6 +57,7 @@ def main(argv: Sequence[str]) -> int:
     now = time.time()
     settings = load({"state_dir": args.state_dir})
     path = path_in(settings.state_dir)
+    let_write(settings)
     try:
         history = History(path)
     except FileNotFoundError:

@@ -1,6 +1,7 @@
 """`grn report`: one page about what ran, to look at in a browser; and a trace for Perfetto.
 
-Promises: it reads the history and nothing else, so no broker is needed and none is started; the page
+Promises: it reads the history and nothing else, so no broker is needed and none is started (one that
+runs writes down first what has happened); the page
 holds all it needs; a file appears under its name only when it is whole; `-o -` writes to standard
 output, and nothing else goes there then.
 Must not: draw or count anything itself.
@@ -20,6 +21,7 @@ from grn import __version__
 from grn.errors import GrnError, UsageError
 from grn.history.moments import EXAMPLES, parse_moment
 from grn.history.reader import path_in
+from grn.history.written import let_write
 from grn.report.data import MOST_LEASES, Maker, device_list, report_data
 from grn.report.learnt import learnt
 from grn.report.page import render
@@ -49,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
     span = _span(args, now)
     if args.output == args.trace == "-":
         raise UsageError("page and trace cannot both go to standard output: name a file for one")
+    let_write(settings)
     with _history(path_in(settings.state_dir)) as history:
         if args.trace:
             _write_trace(history, span, args.trace, now)

@@ -28,6 +28,7 @@ The protocol, after a hello from either side (`magic`, `version`, the client's `
               -> watched, then event (event) and status (status, more), until the client leaves
     explain   subject (a lease, a ticket, a pid, a label or a type), gpus (if it is a type)
               -> explained (explanation)
+    record    writes the history now -> recorded, when that was done or has failed
     status, profiles, stop
 
 Requests carry an `id`, answers repeat it. Added fields are ignored by who does not know them.
