@@ -259,21 +259,33 @@ def test_a_tail_that_cannot_be_cut_blocks_appends(
 ) -> None:
     """Nothing is written behind a half record, where no replay would ever find it."""
     disk = Disk()
-    journal, _, _ = Journal.open(path, write=disk.write)
+    halves: list[int] = []
+
+    def write(fd: int, data: bytes) -> int:
+        written = disk.write(fd, data)
+        if written != len(data):
+            halves.append(written)
+        return written
+
+    def cut(fd: int, size: int) -> None:
+        if halves:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        ftruncate(fd, size)
+
+    ftruncate = os.ftruncate
+    journal, _, _ = Journal.open(path, write=write)
+    journal.append(records(1, start=6))
     disk.room = 3
-
-    def refuse(_fd: int, _size: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "ftruncate", refuse)
+        patch.setattr(os, "ftruncate", cut)
         with pytest.raises(JournalError, match="cannot repair"):
             journal.append(records(1))
         disk.room = None
         with pytest.raises(JournalError, match="cannot repair"):
             journal.append(records(1))
     journal.append(records(1, start=7))
-    assert replayed(path) == (records(1, start=7), None)
+    assert halves == [3]
+    assert replayed(path) == (records(2, start=6), None)
 
 
 def test_on_a_full_disk_the_old_records_are_still_read(path: str) -> None:
@@ -309,6 +321,29 @@ def test_compaction_replaces_everything(path: str) -> None:
     assert journal.size < size
     assert replayed(path) == (records(3), None)
     assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_no_descriptor_is_left(path: str, *, ends_well: bool) -> None:
+    """Of a journal that was opened, compacted, or could not be, and closed, perhaps twice."""
+    before = os.listdir("/proc/self/fd")
+    disk = Disk()
+    journal, _, _ = Journal.open(path, write=disk.write)
+    for count in range(3):
+        if ends_well:
+            journal.compact(records(count))
+        else:
+            disk.room = 3
+            with pytest.raises(JournalError):
+                journal.compact(records(count))
+    journal.close()
+    journal.close()
+    assert os.listdir("/proc/self/fd") == before
+    os.remove(path)
+    os.symlink("/dev/null", path)
+    with pytest.raises(JournalError):
+        Journal.open(path)
+    assert os.listdir("/proc/self/fd") == before
 
 
 @FAILURES

@@ -397,6 +397,18 @@ def test_the_lease_of_who_dies_is_free(rig: Rig) -> None:
     assert books(rig) == {}
 
 
+def test_who_has_died_holds_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be another process's by now, which would hold the lease for ever."""
+    peer = Peer(rig)
+    monkeypatch.setattr(connection_module, "peer_has_died", lambda _: True)
+    answer = peer.acquire()
+    assert (answer["op"], answer["code"]) == ("error", "lease")
+    assert f"process {peer.process.pid}, has died" in answer["message"]
+    assert books(rig) == {}
+    monkeypatch.setattr(connection_module, "peer_has_died", lambda _: False)
+    assert peer.acquire(2)["op"] == "granted"
+
+
 # -- coming back ----------------------------------------------------------------------------------
 
 
@@ -430,6 +442,9 @@ def test_nested_jobs_come_back_with_their_lease(rig: Rig) -> None:
     assert rig.core is not None
     (hold,) = rig.core.machine.nested.holds.values()
     assert (hold.lease, hold.mib) == (lease, 300)
+    peer.call("adopt", leases=[lease], nested=[{"id": 6, "lease": lease}])
+    assert [each.mib for each in rig.core.machine.nested.holds.values()] == [300, 0]
+    peer.says({"op": "leave", "id": 6})
     for wrong in ("x", [5], [{}], [{"id": "7"}]):
         assert peer.call("adopt", leases=[lease], nested=wrong)["code"] == "usage"
     other = Peer(rig)
@@ -453,6 +468,12 @@ def test_a_job_inside_a_lease_shares_it(rig: Rig) -> None:
     grant = inside.acquire(5, outer=lease, memory_mib=400)
     assert (grant["op"], grant["nested"], grant["lease"]) == ("granted", True, lease)
     assert inside.acquire(5, outer=lease)["code"] == "usage"
+    deeper = inside.acquire(6, outer=lease, memory_mib=100, within=5)
+    assert deeper["nested"]
+    assert rig.core is not None
+    first, second = rig.core.machine.nested.holds.items()
+    assert (first[1].within, second[1].within) == (None, first[0])
+    inside.says({"op": "leave", "id": 6})
     main = table.spawn(peer.process.pid)
     assert main is not None
     peer.says({"op": "started", "lease": lease, "pid": main.pid})
@@ -547,6 +568,12 @@ def test_a_job_is_explained(rig: Rig) -> None:
     assert answer["explanation"]["subject"] == lease
     for subject in ("", None, 5):
         assert peer.call("explain", subject=subject)["code"] == "usage"
+    for number in (2, 3):
+        peer.acquire(number, label="twins")
+    several = peer.call("explain", subject="twins")
+    assert (several["op"], several["id"], several["code"]) == ("error", 900, "usage")
+    one, two = (peer.call("explain", subject="t", **said) for said in ({}, {"gpus": 2}))
+    assert [each["explanation"]["gpus"] for each in (one, two)] == [1, 2]
     assert peer.call("explain", subject=lease, gpus=-1)["code"] == "usage"
 
 
