@@ -361,10 +361,10 @@ def test_a_broker_that_hangs_does_not_hold_it_up(machine: Callable[..., BrokerEn
     env = machine()
     begun_s = time.monotonic()
     process = start(env, program="tests.cli.hasty")
-    broker = eventually(lambda: own_broker(env), what="a broker of its own")
     assert env.box is not None
     folder = env.box.procs
     eventually(lambda: any(n.startswith("cuda-") for n in os.listdir(folder)), what="a job")
+    broker = eventually(lambda: own_broker(env), what="the broker that it has started for its jobs")
     os.kill(broker, signal.SIGSTOP)
     out, said = process.communicate(timeout=4 * BUDGET_S)
     assert time.monotonic() - begun_s < BUDGET_S + 5, "it took longer than it may"
