@@ -9,7 +9,8 @@ from tests.reliability import planted
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TEST_COMMAND = (
-    "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/pytest -q"
+    "python3 -m venv --upgrade-deps .venv && .venv/bin/pip install -q -e '.[test]'"
+    " && .venv/bin/pytest -q"
 )
 
 

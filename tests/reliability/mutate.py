@@ -17,6 +17,7 @@ import importlib.util
 import os
 import random
 import resource
+import signal
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -56,6 +57,8 @@ MODULES: dict[str, tuple[str, list[str]]] = {
 """Module -> its file, and the tests that should notice."""
 
 _CPU_S = 90
+_WALL_S = 180
+"""Or it waits for what never comes."""
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -149,6 +152,7 @@ def _survives(module: str, path: str, tree: ast.Module, mutant: Mutant, tests: l
     status = 1
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
+        signal.alarm(_WALL_S)
         changed = copy.deepcopy(tree)
         mutant.apply(list(ast.walk(changed))[mutant.number])
         code = compile(ast.fix_missing_locations(changed), path, "exec")
