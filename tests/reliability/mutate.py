@@ -17,6 +17,7 @@ import importlib.util
 import os
 import random
 import resource
+import select
 import signal
 import sys
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ MODULES: dict[str, tuple[str, list[str]]] = {
 """Module -> its file, and the tests that should notice."""
 
 _CPU_S = 90
-_WALL_S = 180
+_WALL_S = 60
 """Or it waits for what never comes."""
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
@@ -148,11 +149,10 @@ def _survives(module: str, path: str, tree: ast.Module, mutant: Mutant, tests: l
     """Run the tests with the mutant in a process of its own."""
     pid = os.fork()
     if pid:
-        return os.waitpid(pid, 0)[1] == 0
+        return _ended_well(pid)
     status = 1
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
-        signal.alarm(_WALL_S)
         changed = copy.deepcopy(tree)
         mutant.apply(list(ast.walk(changed))[mutant.number])
         code = compile(ast.fix_missing_locations(changed), path, "exec")
@@ -166,6 +166,19 @@ def _survives(module: str, path: str, tree: ast.Module, mutant: Mutant, tests: l
         status = int(pytest.main([*options, *tests]))
     finally:
         os._exit(status)
+
+
+def _ended_well(pid: int) -> bool:
+    """Wait for the tests' process; one that waits for ever is ended, and has noticed something."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        if not poll.poll(_WALL_S * 1000):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    finally:
+        os.close(pidfd)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def _put_in_place(module: str, path: str, code: object) -> None:
