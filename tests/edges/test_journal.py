@@ -467,7 +467,7 @@ def test_what_cannot_be_looked_at_is_not_used(path: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "fchmod", refuse)
     with pytest.raises(
-        JournalError, match="cannot look at the journal .*: Operation not permitted"
+        JournalError, match=r"cannot look at the journal .*: Operation not permitted"
     ):
         Journal.open(path)
     assert os.listdir("/proc/self/fd") == before
