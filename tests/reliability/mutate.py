@@ -50,10 +50,14 @@ MODULES: dict[str, tuple[str, list[str]]] = {
         "core/grn/broker/connection.py",
         [
             "tests/reliability/test_session.py",
+            "tests/reliability/test_session_ends.py",
             "tests/reliability/test_kills.py::test_who_connected_is_known_by_more_than_a_number",
         ],
     ),
-    "grn.broker.journal": ("core/grn/broker/journal.py", ["tests/edges/test_journal.py"]),
+    "grn.broker.journal": (
+        "core/grn/broker/journal.py",
+        [f"tests/edges/test_{name}.py" for name in ("journal", "journal_limits")],
+    ),
 }
 """Module -> its file, and the tests that should notice."""
 
