@@ -23,7 +23,7 @@ def _one_of(help_text: str, *choices: str) -> dict[str, object]:
     return {"help": help_text, "type": str, "choices": choices, "env_var": True, "required": False}
 
 
-# Made at each start of Snakemake: what nobody calls of a data class is half of the time.
+# Made at each start of Snakemake: what nobody calls of a data class is a fifth of the time.
 @dataclass(eq=False, repr=False)
 class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]  # Snakemake ships no types
     """What `--executor grn` can be told."""

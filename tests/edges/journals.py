@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grn.broker.journal import Journal
 
-if TYPE_CHECKING:
-    Record = dict[str, Any]
+Record = dict[str, Any]
 
-__all__ = ["Disk", "records", "replayed", "written"]
+__all__ = ["Disk", "Record", "records", "replayed", "written"]
 
 
 def records(count: int, start: int = 0) -> list[Record]:

@@ -8,7 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,8 +20,6 @@ from tests.edges.journals import Disk, records, replayed, written
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    Record = dict[str, Any]
 
 
 @pytest.fixture

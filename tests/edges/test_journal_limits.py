@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgpack
 import pytest
@@ -18,8 +18,6 @@ from tests.edges.journals import Disk, records, replayed, written
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    Record = dict[str, Any]
 
 
 @pytest.fixture

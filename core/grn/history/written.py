@@ -26,7 +26,7 @@ def let_write(settings: Settings) -> None:
     """Return when the broker that runs, if one does, has written all that has happened until now.
 
     One of an older version does not know how: what it wrote is up to two seconds old then. One that is
-    stopped, or very busy, is waited for no longer than a second.
+    stopped is waited for no longer than a second; one whose disk is slow, no longer than two.
     """
     try:
         connection = connect(settings, wait=False)
