@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import pytest
 from grn import paths
 from grn.connection import Connection
 from grn.errors import BrokerGone
+from grn.rules.model import LONGEST_GAP_S
 from grn.rules.wire import Frames, decode, encode
 from tests.env import PATIENCE_S, eventually
 from tests.talker import Talker
@@ -67,6 +69,31 @@ def test_a_running_job_does_not_notice_the_brokers_death(new_env: NewEnv):
     env.kill()
     assert job.finish() == 3
     env.start()
+
+
+def test_the_next_broker_learns_no_peak_that_it_did_not_see(new_env: NewEnv):
+    """A first run under two brokers: its time is that of both, its peak is unknown, a next run is measured."""
+    env = new_env(sample_fast="0.05")
+    owner = env.remote()
+    grant = owner.acquire("t")
+    begun = time.monotonic()
+    job = env.job(owner, grant, "--memory=3000MiB")
+    job.wait_holding()
+    eventually(lambda: owner.status()["leases"][0]["peak_mib"] == 3000)
+    env.kill()
+    eventually(lambda: time.monotonic() > begun + 2 * LONGEST_GAP_S)
+    env.start()
+    owner.connect()
+    assert owner.call("adopt", leases=[grant["lease"]])["leases"] == [grant["lease"]]
+    eventually(lambda: owner.status()["leases"][0]["peak_mib"] == 3000)
+    held_s = time.monotonic() - begun
+    job.finish()
+    told = owner.release(grant)
+    assert (told["outcome"], told["peak_mib"]) == ("ok", None)
+    assert told["ran_s"] >= held_s - 1
+    assert "its broker died as it ran" in " ".join(told["notes"])
+    assert [x["estimate_mib"] for x in owner.profiles()] == [None]
+    assert owner.acquire("t")["probe"] is True
 
 
 def test_the_dead_are_forgotten_by_the_next_broker(new_env: NewEnv):

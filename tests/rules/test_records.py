@@ -46,21 +46,40 @@ def _lease(**wish: Any) -> Lease:
 def test_a_lease_survives_its_record(wish: dict[str, Any]) -> None:
     """Everything that the books, the client and the watcher need comes back."""
     lease = _lease(**wish)
-    again = lease_from_record(_written(grant_record(lease, alone=False)), 5.0)
-    for name in ("id", "number", "uuids", "booked_mib", "state", "threads", "main", "peak_mib"):
+    again = lease_from_record(_written(grant_record(lease, alone=False, looked_s=4.0)), 5.0)
+    for name in (
+        *("id", "number", "uuids", "booked_mib", "state", "threads", "main", "peak_mib"),
+        *("granted_s", "started_s", "unwatched"),
+    ):
         assert getattr(again, name) == getattr(lease, name), name
     for name in (
         *("type", "label", "owner", "gpus", "memory_mib", "whole", "policy"),
-        *("cpus", "ram_mib", "priority", "session"),
+        *("cpus", "ram_mib", "priority", "session", "arrived_s"),
     ):
         assert getattr(again.request, name) == getattr(lease.request, name), name
 
 
-def test_the_clock_starts_anew() -> None:
-    """Monotonic times of a former broker mean nothing to its successor."""
-    again = lease_from_record(_written(grant_record(_lease(), alone=True)), 5.0)
-    assert again.granted_s == 5.0
-    assert again.started_s is None
+def test_no_time_lies_ahead() -> None:
+    """A machine that was started anew since has a younger clock: nothing began after now."""
+    lease = _lease()
+    lease.granted_s, lease.started_s = 900.0, 901.0
+    again = lease_from_record(_written(grant_record(lease, alone=True, looked_s=902.0)), 5.0)
+    assert (again.granted_s, again.started_s) == (5.0, 5.0)
+    assert again.unwatched
+
+
+@pytest.mark.parametrize(
+    ("looked_s", "now", "unwatched"),
+    [(100.0, 102.0, False), (100.0, 102.1, True), (100.0, 99.9, True), (None, 100.0, True)],
+)
+def test_who_was_not_looked_at_for_long_may_have_peaked(
+    looked_s: float | None,
+    now: float,
+    unwatched: bool,  # noqa: FBT001
+) -> None:
+    """Two seconds are between two looks anyway; a record of an older broker does not tell."""
+    record = _written(grant_record(_lease(), alone=True, looked_s=100.0)) | {"looked_s": looked_s}
+    assert lease_from_record(record, now).unwatched is unwatched
 
 
 def test_a_record_of_an_older_broker_is_read() -> None:
@@ -80,6 +99,7 @@ def test_a_record_of_an_older_broker_is_read() -> None:
     assert lease.request.owner == Owner(1, 2, 3)
     assert lease.request.policy is Policy.SPREAD
     assert (lease.main, lease.threads, lease.peak_mib) == (None, 1, 0)
+    assert (lease.granted_s, lease.started_s, lease.unwatched) == (0.0, None, True)
 
 
 def test_a_change_tells_main_process_and_state() -> None:
@@ -93,6 +113,7 @@ def test_a_change_tells_main_process_and_state() -> None:
         "main": [lease.main.pid, lease.main.start],
         "state": "draining",
         "booked_mib": 1000,
+        "started_s": 0.0,
     }
 
 

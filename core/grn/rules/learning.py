@@ -21,7 +21,7 @@ from grn.rules.estimate import FAILURES_SAID, bumped
 from grn.rules.interference import learnt_busy
 from grn.rules.model import LeaseState
 from grn.rules.outcome import MORE, NOTHING, classify, crowded_out, remedy
-from grn.rules.peaks import peak_of
+from grn.rules.peaks import least_peak_of, peak_of
 
 if TYPE_CHECKING:
     from grn.rules.estimate import Profile
@@ -94,7 +94,7 @@ class Learning:
         known, seen = peak_of(lease), lease.peak_mib
         if known is None or not seen:
             return []
-        # A lease that a former broker left may have peaked before the first reading kept here.
+        # A lease of a former broker may have peaked before the first reading kept here.
         since = next((at for at, mib in lease.history if mib == seen), lease.history[0][0])
         if now - since < self._provisional_after_s and not has_cycles(lease.history):
             return []
@@ -112,7 +112,7 @@ class Learning:
 
     def _maybe_outgrown(self, lease: Lease) -> list[ev.Effect]:
         """Count a peak above the booking at once, for this lease and for later ones."""
-        peak = peak_of(lease)
+        peak = least_peak_of(lease)
         if peak is None or peak.mib <= lease.booked_mib:
             return []
         profile = self._profile(lease)
@@ -210,7 +210,9 @@ class Learning:
         known = any(each.known for each in self._profiles.of_type(lease.type))
         if known or not self._profiles.tell_once(lease.type, "unmeasured"):
             return []
-        if lease.had_gap or lease.unread_since is not None:
+        if lease.unwatched:
+            why = "was not watched all the time, its broker died as it ran"
+        elif lease.had_gap or lease.unread_since is not None:
             why = "could not be measured, its device did not answer for a while"
         elif lease.unseen:
             why = "cannot be measured, the driver does not say what a process holds"

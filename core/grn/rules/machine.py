@@ -105,6 +105,7 @@ class Machine:
         self.groups = Groups(self.line, group_wait_s)
         self.nested = NestedBook()
         self.draining: set[str] = set()
+        self.looked_s = 0.0
         self.profiles = profiles
         self.placer = Placer(self.ledger, profiles, self.leases, note=note, policies=policies)
         self.learning = Learning(self.ledger, profiles, provisional_after_s)
@@ -290,7 +291,8 @@ class Machine:
         )
         self.leases[lease.id] = lease
         alone = placement.alone
-        return [ev.Record(grant_record(lease, alone=alone)), ev.Granted(request.ticket, lease)]
+        record = grant_record(lease, alone=alone, looked_s=event.now)
+        return [ev.Record(record), ev.Granted(request.ticket, lease)]
 
     def fair_share(self) -> int:
         """Return the threads of a job that declared no CPUs: its part of the usable cores."""

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 __all__ = [
+    "LONGEST_GAP_S",
     "Device",
     "DeviceState",
     "End",
@@ -20,6 +21,10 @@ __all__ = [
     "Policy",
     "Request",
 ]
+
+
+LONGEST_GAP_S = 2.0
+"""Unread for longer than between two looks at the slow pace, and a peak may have passed unseen."""
 
 
 class Policy(StrEnum):
@@ -197,6 +202,8 @@ class Lease:
     """While it was alone on its devices: how often their use was told, and the sum of it."""
     had_gap: bool = False
     """A device of it could not be read for a while as it ran: what it reached then is unknown."""
+    unwatched: bool = False
+    """Its broker died as it ran, and what that one saw of it last is lost."""
     reported_mib: int = 0
     """The largest peak that the job itself reported, per device."""
     accounted_mib: int = 0

@@ -12,6 +12,8 @@ A rank decides between figures that agree; it never hides memory that was seen. 
   its own name.
 - Memory that was seen is memory used: where samples exceed a figure of a better source, they count.
   They keep their name; a sampled peak is never passed off as an exact one.
+- A run whose broker died was watched in part: what it held before, and what its ended processes held,
+  is unknown. What it reports itself counts.
 - A run that used devices which it was not given has no peak: what was seen on its own is a part of
   its need, or nothing of it.
 """
@@ -23,7 +25,16 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from grn.rules.model import Lease
 
-__all__ = ["ACCOUNTING", "DEVICE_DELTA", "IN_PROCESS", "SAMPLED", "SOURCES", "Peak", "peak_of"]
+__all__ = [
+    "ACCOUNTING",
+    "DEVICE_DELTA",
+    "IN_PROCESS",
+    "SAMPLED",
+    "SOURCES",
+    "Peak",
+    "least_peak_of",
+    "peak_of",
+]
 
 ACCOUNTING = "accounting"
 IN_PROCESS = "in-process"
@@ -48,6 +59,17 @@ class Peak(NamedTuple):
 
 def peak_of(lease: Lease) -> Peak | None:
     """Return the peak of a lease as far as it is known; `None` if it is not."""
+    known = least_peak_of(lease)
+    if known is None or (lease.unwatched and known.source != IN_PROCESS):
+        return None
+    sampled = known.source in (SAMPLED, DEVICE_DELTA)
+    if sampled and (lease.had_gap or lease.unread_since is not None):
+        return None  # it may have been much more while nobody could look
+    return known
+
+
+def least_peak_of(lease: Lease) -> Peak | None:
+    """Return the most that a lease is known to have held: its peak, or less; `None` if nothing is."""
     if lease.strays:
         return None
     seen = lease.peak_mib if lease.samples else 0
@@ -57,6 +79,4 @@ def peak_of(lease: Lease) -> Peak | None:
         return Peak(recorded, ACCOUNTING)
     if told and told >= seen:
         return Peak(told, IN_PROCESS)
-    if not seen or lease.had_gap or lease.unread_since is not None:
-        return None  # it may have been much more while nobody could look
-    return Peak(seen, DEVICE_DELTA if lease.by_delta else SAMPLED)
+    return Peak(seen, DEVICE_DELTA if lease.by_delta else SAMPLED) if seen else None

@@ -3,13 +3,16 @@
 Records are flat maps. Added keys are allowed, a missing optional key has a default: a journal of an
 older version can be replayed by a newer one. What cannot be understood raises `RecordError`, before
 anything is made of it.
+
+Times in seconds whose key ends with `_s` are on the machine's monotonic clock, which all its processes
+share until it is started anew.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from grn.rules.model import End, Lease, LeaseState, Owner, Request
+from grn.rules.model import LONGEST_GAP_S, End, Lease, LeaseState, Owner, Request
 from grn.rules.policy import named
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ __all__ = [
     "managed_record",
     "read_number",
     "read_text",
+    "started_from",
     "state_from",
 ]
 
@@ -42,8 +46,8 @@ class RecordError(ValueError):
     """A record that is whole by its checksum, and does not say what its kind must."""
 
 
-def grant_record(lease: Lease, *, alone: bool) -> dict[str, object]:
-    """Describe a lease completely."""
+def grant_record(lease: Lease, *, alone: bool, looked_s: float) -> dict[str, object]:
+    """Describe a lease completely; `looked_s` is when its devices were looked at last."""
     request = lease.request
     owner = request.owner
     return {
@@ -79,6 +83,11 @@ def grant_record(lease: Lease, *, alone: bool) -> dict[str, object]:
         "mps": lease.mps,
         "engine": request.engine,
         "at": lease.granted_at,
+        "arrived_s": request.arrived_s,
+        "granted_s": lease.granted_s,
+        "started_s": lease.started_s,
+        "looked_s": looked_s,
+        "unwatched": lease.unwatched,
         **_ending(lease),
     }
 
@@ -92,6 +101,7 @@ def main_record(lease: Lease) -> dict[str, object]:
         "main": (lease.main.pid, lease.main.start) if lease.main else None,
         "state": str(lease.state),
         "booked_mib": lease.booked_mib,
+        "started_s": lease.started_s,
     }
 
 
@@ -150,7 +160,9 @@ def main_from_record(record: Mapping[str, Any], owner: Owner) -> Owner | None:
 
 
 def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
-    """Rebuild a lease. Its clock starts anew: monotonic times do not survive a broker.
+    """Rebuild a lease, as it was when its devices were looked at last.
+
+    A time that is not known, or lies after `now` since the machine was started anew, is `now`.
 
     Raises:
         RecordError: a field is missing, or not of its kind.
@@ -171,13 +183,14 @@ def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
         ram_mib=_maybe(record, "ram_mib"),
         priority=_priority(record),
         session=read_text(record, "session", ""),
-        arrived_s=now,
+        arrived_s=_moment(record, "arrived_s", now),
         compute=_maybe(record, "compute"),
         processes=read_number(record, "processes", 1),
         affinity=bool(record.get("affinity", False)),
         engine=read_text(record, "engine", ""),
     )
     outcome, ended_at, end = ending_of(record)
+    looked_s = _time(record, "looked_s")
     return Lease(
         id=read_text(record, "lease"),
         number=read_number(record, "number"),
@@ -185,9 +198,13 @@ def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
         uuids=_uuids(record),
         booked_mib=read_number(record, "booked_mib"),
         state=state_from(record.get("state")),
-        granted_s=now,
+        granted_s=_moment(record, "granted_s", now),
         threads=read_number(record, "threads", 1),
         main=main_from_record(record, owner),
+        started_s=started_from(record, now),
+        unwatched=bool(record.get("unwatched"))
+        or looked_s is None
+        or not 0 <= now - looked_s <= LONGEST_GAP_S,
         peak_mib=read_number(record, "peak_mib", 0),
         samples=read_number(record, "samples", 0),
         accounted_mib=read_number(record, "accounted_mib", 0),
@@ -200,6 +217,15 @@ def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
         ended_at=ended_at,
         end=end,
     )
+
+
+def started_from(record: Mapping[str, Any], now: float) -> float | None:
+    """Return when the job began, on the clock of the rules; `None` if it was not told.
+
+    Raises:
+        RecordError: it is no number.
+    """
+    return None if record.get("started_s") is None else _moment(record, "started_s", now)
 
 
 def ending_of(record: Mapping[str, Any]) -> tuple[str, float | None, End | None]:
@@ -280,6 +306,11 @@ def _time(record: Mapping[str, Any], key: str) -> float | None:
     if value is not None and type(value) not in (int, float):
         raise RecordError(f"{key}: {value!r}")
     return value
+
+
+def _moment(record: Mapping[str, Any], key: str, now: float) -> float:
+    moment = _time(record, key)
+    return now if moment is None else min(moment, now)
 
 
 def _priority(record: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from grn.rules import events as ev
 from grn.rules.health import DeviceHealth, job_fault_xids
 from grn.rules.interference import noted
-from grn.rules.model import DeviceState, LeaseState
+from grn.rules.model import LONGEST_GAP_S, DeviceState, LeaseState
 from grn.rules.records import health_record, main_record
 
 if TYPE_CHECKING:
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["sampled", "trusted", "unseen", "warnings"]
 
 _XIDS_KEPT = 8
-_GAP_S = 2.0
-"""Unread for longer than between two looks at the slow pace, and a peak may have passed unseen."""
 
 
 def sampled(machine: Machine, event: ev.Sampled) -> list[ev.Effect]:
     """Take a look at all devices in: end what has drained, learn from what runs."""
     effects: list[ev.Effect] = []
+    machine.looked_s = event.now
     for reading in event.readings:
         effects += _take(machine, reading, event.now)
     unread = {
@@ -49,7 +48,7 @@ def sampled(machine: Machine, event: ev.Sampled) -> list[ev.Effect]:
                 lease.unread_since = event.now
             continue
         if lease.unread_since is not None:
-            lease.had_gap |= event.now - lease.unread_since > _GAP_S
+            lease.had_gap |= event.now - lease.unread_since > LONGEST_GAP_S
             lease.unread_since = None
         _sum_up(machine, lease)
         if not looked_at.isdisjoint(lease.uuids):

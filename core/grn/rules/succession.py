@@ -21,6 +21,7 @@ from grn.rules.records import (
     main_from_record,
     read_number,
     read_text,
+    started_from,
     state_from,
 )
 
@@ -46,7 +47,7 @@ def snapshot(machine: Machine) -> list[dict[str, object]]:
     return [
         counter,
         *(health_record(uuid, x) for uuid, x in machine.health.items() if x.kept() is not None),
-        *(grant_record(lease, alone=_is_alone(machine, lease)) for lease in leases),
+        *(_as_it_is(machine, lease) for lease in leases),
     ]
 
 
@@ -121,8 +122,13 @@ def _restore_lease(machine: Machine, record: Mapping[str, Any], now: float) -> N
     )
 
 
+def _as_it_is(machine: Machine, lease: Lease) -> dict[str, object]:
+    looked_s = lease.unread_since if lease.unread_since is not None else machine.looked_s
+    looked_s = max(looked_s, lease.granted_s)
+    return grant_record(lease, alone=_is_alone(machine, lease), looked_s=looked_s)
+
+
 def _restore_change(machine: Machine, record: Mapping[str, Any], now: float) -> None:
-    del now
     lease = machine.leases.get(read_text(record, "lease"))
     if lease is None:
         return
@@ -130,7 +136,9 @@ def _restore_change(machine: Machine, record: Mapping[str, Any], now: float) -> 
     state = state_from(record.get("state", lease.state))
     booked = read_number(record, "booked_mib", lease.booked_mib)
     ending = ending_of(record)
+    began = started_from(record, now)
     lease.main = main
+    lease.started_s = began if began is not None else lease.started_s
     if ending[0]:
         lease.outcome, lease.ended_at, lease.end = ending
     if state is LeaseState.DRAINING and lease.state is not LeaseState.DRAINING:
