@@ -321,4 +321,7 @@ def _last_words(log: str, start: int) -> str:
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     lines = [line for line in lines if line.strip()]
-    return "ends:\n" + "\n".join(lines[-_LOG_TAIL_LINES:]) if lines else "has no word of it"
+    if lines:
+        return "ends:\n" + "\n".join(lines[-_LOG_TAIL_LINES:])
+    full = os.statvfs(os.path.dirname(log)).f_bavail == 0
+    return "has no word of it" + (", for its disk is full: make room there" if full else "")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grn import paths
+from grn import ondemand, paths
 from grn.devices import simfolder
-from tests.env import eventually
+from grn.errors import BrokerUnavailable
+from tests.env import PATIENCE_S, ROOT, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,6 +156,40 @@ def test_a_full_disk(new_env: NewEnv, small_disk: str):
     _refused_until_written(env, talker, held)
     os.unlink(filler)
     _grants_again(env, talker, held)
+
+
+@pytest.mark.parametrize("pages", range(4))
+def test_a_broker_that_finds_no_room_says_so(new_env: NewEnv, small_disk: str, pages: int):
+    """Whoever wanted it reads which file could not be written, not that it died without a word."""
+    env = new_env(start=False, socket_path=f"{small_disk}/sock")
+    env.environ["GRN_DEVICES"] = "sim:1x8GiB"  # described beside the socket, on the same disk
+    filler = f"{small_disk}/filler"
+    _fill(filler)
+    os.truncate(filler, os.stat(filler).st_size - pages * resource.getpagesize())
+    command = [sys.executable, "-m", "grn", "run", "--", "true"]
+    ran = env.popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    said = ran.communicate(timeout=PATIENCE_S)[1]
+    assert ran.returncode == 125
+    assert "No space left on device" in said
+    assert f"{small_disk}/s" in said
+    os.unlink(filler)
+    env.start()
+    assert env.talker().acquire("t", memory_mib=10)["op"] == "granted"
+
+
+def test_a_broker_that_died_on_a_full_disk(
+    new_env: NewEnv, small_disk: str, monkeypatch: pytest.MonkeyPatch
+):
+    """What it had to say found no room: then that is what its starter says."""
+    env = new_env(start=False, socket_path=f"{small_disk}/sock")
+    monkeypatch.setattr(ondemand, "_command", lambda *_: [sys.executable, "-c", "1 / 0"])
+    for number in range(2):
+        with pytest.raises(BrokerUnavailable) as told:
+            ondemand.ensure_broker(env.settings)
+        assert ("its disk is full: make room there" in str(told.value)) is bool(number)
+        _fill(f"{small_disk}/filler")
+        os.truncate(paths.beside(env.socket).log, 0)
+        _fill(f"{small_disk}/more")
 
 
 def _fill(path: str) -> None:

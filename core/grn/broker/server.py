@@ -68,14 +68,18 @@ def main(settings: Settings, *, on_demand: bool = False, ready_fd: int | None = 
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(message)s",
     )
+    starter = _Starter(ready_fd)
     try:
-        return asyncio.run(_run(settings, on_demand=on_demand, ready_fd=ready_fd))
+        return asyncio.run(_run(settings, starter, on_demand=on_demand))
     except GrnError as error:
-        _tell(ready_fd, f"ERROR {error.message}")
+        starter.tell(f"ERROR {error.message}")
+        raise
+    except OSError as error:  # on a full disk the log takes no word: the starter must hear it
+        starter.tell(f"ERROR {error}")
         raise
 
 
-async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> int:
+async def _run(settings: Settings, starter: _Starter, *, on_demand: bool) -> int:
     canonical_spec(settings.devices or "")
     _raise_file_limit()
     path = paths.socket_path(os.environ, settings.socket)
@@ -118,7 +122,7 @@ async def _run(settings: Settings, *, on_demand: bool, ready_fd: int | None) -> 
         core.pid, path, backend.spec, len(core.devices), len(core.machine.leases),
     )  # fmt: skip
     core.announce("started")
-    _tell(ready_fd, f"READY {core.pid}")
+    starter.tell(f"READY {core.pid}")
     systemd.notify("READY=1")
     why = await core.until_stopped()
     log.info("leaving reason=%r leases=%d", why, len(core.machine.leases))
@@ -282,12 +286,19 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _tell(ready_fd: int | None, line: str) -> None:
-    """Write the one line for which our starter waits. It may have left already: no matter."""
-    if ready_fd is None:
-        return
-    try:
-        os.write(ready_fd, " ".join(line.split()).encode(errors="replace") + b"\n")
-        os.close(ready_fd)
-    except OSError as error:
-        log.info("starter-left reason=%r", error.strerror)
+class _Starter:
+    """Who started us and waits for one line on a pipe, if anybody does."""
+
+    def __init__(self, ready_fd: int | None) -> None:
+        self._fd = ready_fd
+
+    def tell(self, line: str) -> None:
+        """Write the line; later ones reach nobody, for the descriptor's number may be a file's by then."""
+        if self._fd is None:
+            return
+        fd, self._fd = self._fd, None
+        try:
+            os.write(fd, " ".join(line.split()).encode(errors="replace") + b"\n")
+            os.close(fd)
+        except OSError as error:  # it may have left already: no matter
+            log.info("starter-left reason=%r", error.strerror)

@@ -108,8 +108,12 @@ def lock_folder(directory: str) -> int:
             f"another broker (pid {holder}) has the simulated devices in {directory}; "
             "stop it, or choose another folder with dir=/path"
         ) from exc
-    os.truncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    try:
+        os.truncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    except OSError as exc:
+        os.close(lock)
+        raise PathError(f"cannot write {path}: {exc.strerror}") from exc
     return lock
 
 
