@@ -10,6 +10,7 @@ import errno
 import os
 import select
 import socket
+import struct
 import time
 
 from grn.errors import (
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 
     from grn.settings import Settings
 
-__all__ = ["Connection", "connect", "connect_or_start", "own_cores"]
+__all__ = ["Connection", "connect", "connect_or_start", "open_socket", "own_cores"]
 
 _HELLO_WITHIN_S = 5.0
+_PLACE_WITHIN_S = 30
 _CHUNK = 1 << 16
 _START_OVER = 5
 
@@ -282,17 +284,42 @@ def _send_away(connection: Connection, wanted: str | None) -> None:
         connection.close()
 
 
-def _connected(path: str) -> socket.socket | None:
+def open_socket(path: str) -> socket.socket:
+    """Connect to a socket, and wait for a place in its queue no longer than a broker may be busy.
+
+    Raises:
+        BrokerSilent: its queue stayed full.
+        OSError: nobody listens there, or it cannot be reached.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        # What limits a write on such a socket limits its connecting too.
+        sock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _PLACE_WITHIN_S, 0)
+        )
         sock.connect(path)
-    except (FileNotFoundError, ConnectionRefusedError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", 0, 0))
+    except BlockingIOError:
         sock.close()
-        return None
-    except OSError as error:
+        raise BrokerSilent(
+            f"the broker at {path} takes no connection, and its queue of them stayed full for"
+            f" {_PLACE_WITHIN_S} s: is it stopped?"
+        ) from None
+    except BaseException:
         sock.close()
-        raise BrokerSilent(f"cannot connect to {path}: {error.strerror}") from error
+        raise
     return sock
+
+
+def _connected(path: str) -> socket.socket | None:
+    try:
+        return open_socket(path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    except BrokerSilent:
+        raise
+    except OSError as error:
+        raise BrokerSilent(f"cannot connect to {path}: {error.strerror}") from error
 
 
 def _connection(sock: socket.socket, session: str | None, path: str, *, wait: bool) -> Connection:

@@ -22,16 +22,17 @@ import fcntl
 import os
 import select
 import signal
-import socket
 import sys
 import time
 
 from grn import paths, procs
-from grn.errors import BrokerUnavailable, PathError
+from grn.connection import open_socket
+from grn.errors import BrokerSilent, BrokerUnavailable, PathError
 from grn.settings import as_argv
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping, Sequence
 
     from grn.settings import Settings
@@ -87,20 +88,20 @@ def connect(path: str) -> socket.socket | None:
     """Connect to the socket; None when nobody listens there.
 
     Raises:
+        BrokerSilent: somebody listens there and takes no connection.
         PathError: something other than a missing broker is in the way.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.connect(path)
+        return open_socket(path)
+    except BrokerSilent:
+        raise
     except OSError as error:
-        connection.close()
         if error.errno == errno.ENOENT:
             return None
         if error.errno == errno.ECONNREFUSED:  # a dead broker's socket, or no socket at all
             paths.check_socket_place(path)
             return None
         raise PathError(_why_not(path, error)) from error
-    return connection
 
 
 def _why_not(path: str, error: OSError) -> str:
