@@ -28,6 +28,8 @@ from grn.rules.environment import job_environment
 from grn.settings import load
 from tests.fakenvml.box import Box
 from tests.talker import RemoteTalker, Talker
+from tests.warm import WarmBroker, can_be_warm
+from tests.warm import start as start_warm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -142,7 +144,7 @@ class BrokerEnv:
         self.environ |= {f"GRN_{key.upper()}": str(value) for key, value in settings.items()}
         self.program = ["grn"]
         """The module that is run as the broker, and its first words."""
-        self.broker: subprocess.Popen[Any] | None = None
+        self.broker: subprocess.Popen[Any] | WarmBroker | None = None
         self._talkers: list[Talker] = []
         self._clients: list[Client] = []
         self._processes: list[subprocess.Popen[Any]] = []
@@ -210,9 +212,7 @@ class BrokerEnv:
         """Start the broker and return its pid once it serves."""
         told, tell = os.pipe()
         try:
-            self.broker = self.spawn_broker(
-                f"--ready-fd={tell}", *flags, pass_fds=[tell], **options
-            )
+            self.broker = self._started((f"--ready-fd={tell}", *flags), tell, options)
         finally:
             os.close(tell)
         try:
@@ -222,6 +222,16 @@ class BrokerEnv:
             os.close(told)
         assert line.startswith(b"READY"), f"no READY but {line!r}; log:\n{self.log()}"
         return self.broker.pid
+
+    def _started(
+        self, flags: tuple[str, ...], ready: int, options: dict[str, Any]
+    ) -> subprocess.Popen[Any] | WarmBroker:
+        if options or self.program != ["grn"] or not can_be_warm(self.environ):
+            return self.spawn_broker(*flags, pass_fds=[ready], **options)
+        with open(self.log_path, "ab") as log:
+            return start_warm(
+                ["broker", *flags], self.environ, cwd=ROOT, output=log.fileno(), fds=[ready]
+            )
 
     def kill(self) -> None:
         """Kill the broker as nothing can be prepared for."""
