@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from tests.env import BrokerEnv
 from tests.fakenvml.box import Box
 from tests.fakenvml.build import build, compiler
+from tests.prefect import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +35,24 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
 settings.register_profile("dev", **_BUSY)
 settings.register_profile("ci", derandomize=True, print_blob=True, **_BUSY)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+
+def _with_prefect(item: pytest.Item) -> bool:
+    group = item.get_closest_marker("xdist_group")
+    return group is not None and group.args == (serving.GROUP,)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have the Prefect server run for the tests that use it."""
+    if _with_prefect(item):
+        serving.resume()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop it after the last of them in a row, when their fixtures are gone."""
+    if _with_prefect(item) and (nextitem is None or not _with_prefect(nextitem)):
+        serving.pause()
 
 
 @pytest.fixture(params=["sim", "nvml"])

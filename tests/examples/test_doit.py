@@ -17,12 +17,13 @@ from grn.settings import load
 from tests.browser import screens_in
 from tests.examples.lookon import Browsing, Seen
 from tests.examples.onlooker import Onlooker
+from tests.installed import installed_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest.importorskip("doit")
-pytest.importorskip("sklearn")
+installed_or_skip("doit", "doit")
+installed_or_skip("sklearn", "examples")
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.path.join(HERE, "..", "..", "examples", "doit")

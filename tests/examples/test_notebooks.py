@@ -7,11 +7,11 @@ import re
 import subprocess
 import sys
 
-import pytest
+from tests.installed import installed_or_skip
 
-pytest.importorskip("sklearn")
-pytest.importorskip("nbclient")
-pytest.importorskip("ipykernel")
+installed_or_skip("sklearn", "examples")
+installed_or_skip("nbclient", "notebook")
+installed_or_skip("ipykernel", "notebook")
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.path.join(HERE, "..", "..", "examples", "notebooks")

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.env import ROOT, BrokerEnv
+from tests.installed import installed_or_skip
 from tests.prefect.serving import PrefectServer, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytest.importorskip("prefect")
-pytest.importorskip("sklearn")
+installed_or_skip("prefect", "prefect")
+installed_or_skip("sklearn", "examples")
 
 pytestmark = pytest.mark.xdist_group("prefect")
 

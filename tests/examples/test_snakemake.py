@@ -12,11 +12,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.installed import installed_or_skip
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("snakemake", reason="needs the extra: pip install 'grn-plugins[snakemake]'")
-pytest.importorskip("sklearn", reason="needs the extra: pip install 'grn-plugins[examples]'")
+installed_or_skip("snakemake", "snakemake")
+installed_or_skip("sklearn", "examples")
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.path.join(HERE, "..", "..", "examples", "snakemake")

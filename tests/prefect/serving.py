@@ -21,7 +21,11 @@ from tests.env import eventually
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["QUIET", "PrefectServer", "shared"]
+__all__ = ["GROUP", "QUIET", "PrefectServer", "pause", "resume", "shared"]
+
+GROUP = "prefect"
+"""The `xdist_group` of the tests with a server: one worker runs them, one after the other."""
+
 
 _STARTS_WITHIN_S = 240.0
 _IDLE_SERVICES = (
@@ -58,9 +62,21 @@ def shared(new_folder: Callable[[], str]) -> Iterator[PrefectServer]:
         yield _session
     finally:
         if mine:
-            _drain()
-            _session.stop()
+            pause()
             _session = None
+
+
+def resume() -> None:
+    """Start the server of this session again if it was paused."""
+    if _session is not None and not _session.runs:
+        _session.start()
+
+
+def pause() -> None:
+    """Stop the server of this session until it is wanted again: idle it still takes 2 % of a core."""
+    if _session is not None and _session.runs:
+        _drain()
+        _session.stop()
 
 
 def _drain() -> None:
@@ -87,6 +103,11 @@ class PrefectServer:
         }
         self._log = os.path.join(folder, "server.log")
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return self._process is not None
 
     def start(self) -> None:
         """Start it and wait until it answers."""
