@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 import resource
-import secrets
 import signal
 import sys
 import time
@@ -183,7 +182,7 @@ def _assemble(
         ram_mib=settings.machine_ram_mib
         or hostcpu.memory_total_mib(reserve_mib=settings.ram_reserve_mib),
         profiles=profiles,
-        token=secrets.token_hex(3),
+        token=os.urandom(3).hex(),
         note=backend.note,
         core_map=hostcpu.core_map(),
         jobs_at_once=settings.jobs_at_once,

@@ -8,6 +8,7 @@ Must not: import the server before the command line was found right.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -33,8 +34,12 @@ def main(argv: Sequence[str]) -> int:
         return _stop(settings)
     if args.action == "reload":
         return _reload(settings)
+    # All that is imported stays: the garbage collector need not go through it, now or ever.
+    gc.disable()
     from grn.broker.server import main as serve  # noqa: PLC0415 - asyncio and all that
 
+    gc.freeze()
+    gc.enable()
     return serve(settings, on_demand=args.on_demand, ready_fd=args.ready_fd)
 
 
@@ -45,6 +50,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Each option is also a variable (GRN_DEVICES for --devices) and a key in the "
         "configuration file. `grn run` starts a broker by itself if there is none.",
         allow_abbrev=False,
+        # By itself it imports shutil for the width, and measures it for each option.
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, width=_help_width()),
     )
     parser.add_argument(
         "action",
@@ -60,6 +67,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--on-demand", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
     return parser
+
+
+def _help_width() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    try:
+        return (int(columns) if columns.isdecimal() else os.get_terminal_size().columns) - 2
+    except OSError:  # no terminal
+        return 78
 
 
 def _stop(settings: Settings) -> int:
