@@ -9,6 +9,7 @@ Must not: parse a command's own options, or import anything heavy.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -78,8 +79,12 @@ def main_broker() -> int:
 
 
 def _run(argv: list[str]) -> int:
+    # All that is imported stays: the garbage collector need not go through it, now or at the end.
+    gc.disable()
     from grn.cli.run import main as command
 
+    gc.freeze()
+    gc.enable()
     return command(argv)
 
 
