@@ -179,7 +179,8 @@ def test_kinds_keep_the_order_of_all(
     for ticket in data.draw(st.sets(st.integers(0, max(0, len(asked) - 1)))) if asked else ():
         line.remove(ticket)
     walked: list[int] = []
-    heads = {kind: line.first(kind) for kind in line.kinds()}
+    list(line.kinds())  # reckons how long they are expected to run
+    heads = {kind: key for key, kind in line.heads()}
     while heads:
         kind = min(heads, key=heads.__getitem__)
         key = heads.pop(kind)

@@ -51,7 +51,8 @@ class Gauges:
         self._on = [0] * devices
         self._free = [device_mib] * devices
         self._lost = [self._unusable(device_mib)] * devices
-        self._stale = [False] * devices
+        self._stale: set[int] = set()
+        self._free_sum, self._lost_sum = sum(self._free), sum(self._lost)
         self._now = 0.0
         self.used_mib_s = self.busy_s = self.compute_s = 0.0
         self.fragments_s = self.waited_s = 0.0
@@ -76,10 +77,10 @@ class Gauges:
         self.compute_s += passed * self._compute_sum
         if self.waiting:
             self.waited_s += passed
-            self._look_up()
-            free = sum(self._free)
-            if free > 0:
-                self.fragments_s += passed * sum(self._lost) / free
+            if self._stale:
+                self._look_up()
+            if self._free_sum > 0:
+                self.fragments_s += passed * self._lost_sum / self._free_sum
 
     def joined(self, device: int, mib: int, wanted: float) -> None:
         """A job starts on a device; `wanted` is the compute of all there."""
@@ -101,31 +102,31 @@ class Gauges:
         """Memory appears on a device."""
         self._used[device] += mib
         self._used_sum += mib
-        self._settle(device, self._wanted[device])
+        self._stale.add(device)
 
     def rebooked(self, where: Iterable[int], mib: int) -> None:
         """What is set aside for a job changes by so much on each of its devices."""
         for device in where:
             self._booked[device] += mib
-            self._settle(device, self._wanted[device])
+            self._stale.add(device)
 
     def _settle(self, device: int, wanted: float) -> None:
+        self._stale.add(device)
         before = self._wanted[device]
         if wanted != before:
             full = 1.0
             self._compute_sum += (min(full, wanted)) - (min(full, before))
             self._wanted[device] = wanted
-        self._stale[device] = True
 
     def _look_up(self) -> None:
         """Reckon what is free; that is asked for only while somebody waits."""
-        for device, stale in enumerate(self._stale):
-            if stale:
-                free = max(0, self._mib - max(self._booked[device], self._used[device]))
-                if free != self._free[device]:
-                    self._free[device] = free
-                    self._lost[device] = self._unusable(free)
-                self._stale[device] = False
+        for device in self._stale:
+            free = max(0, self._mib - max(self._booked[device], self._used[device]))
+            if free != self._free[device]:
+                self._free[device] = free
+                self._lost[device] = self._unusable(free)
+        self._stale.clear()
+        self._free_sum, self._lost_sum = sum(self._free), sum(self._lost)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ Pure: the time is an argument.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from grn.rules.model import LeaseState
@@ -33,23 +34,26 @@ ENOUGH_RUNS = 3
 _MOST = 0.75
 
 
-def likely_end(lease: Lease, models: Iterable[str], profiles: ProfileBook, now: float) -> float:
+def likely_end(lease: Lease, model: str, profiles: ProfileBook, now: float) -> float:
     """Return when a lease is likely to end: `now` if nothing is known, or it is over already."""
     if lease.state is LeaseState.DRAINING:
         return now
-    known = [ran for model in models for ran in _durations(profiles, lease.type, model)]
-    if not known:
+    ran = profiles.run_times_s(lease.type, model)
+    runs = len(ran)
+    if runs < ENOUGH_RUNS:
         return now
     began = lease.granted_s if lease.started_s is None else lease.started_s
     lasted = now - began
-    longer = sorted([ran for ran in known if ran >= lasted])
-    return began + longer[len(longer) // 2] if longer else now + lasted - max(known)
+    shorter = bisect_left(ran, lasted)
+    if shorter == runs:
+        return now + lasted - ran[-1]
+    return began + ran[shorter + (runs - shorter) // 2]
 
 
 def likely_over_s(profiles: ProfileBook, job_type: str, model: str) -> float | None:
     """Return after how long a job of this type is likely over, if enough is known of it."""
-    ran = sorted(_durations(profiles, job_type, model))
-    return ran[int(len(ran) * _MOST)] if ran else None
+    ran = profiles.run_times_s(job_type, model)
+    return ran[int(len(ran) * _MOST)] if len(ran) >= ENOUGH_RUNS else None
 
 
 def room_at(missing: int, ends: Iterable[tuple[float, int]], now: float) -> float:
@@ -66,9 +70,3 @@ def room_at(missing: int, ends: Iterable[tuple[float, int]], now: float) -> floa
         missing -= units
         now = max(now, end)
     return now
-
-
-def _durations(profiles: ProfileBook, job_type: str, model: str) -> list[float]:
-    profile = profiles.find(job_type, model)
-    ran = profile.durations_s if profile is not None else []
-    return ran if len(ran) >= ENOUGH_RUNS else []

@@ -84,8 +84,9 @@ class Decider:
         self._screen = None
         owns = self._own if one_by_one else None
         one_by_one = one_by_one or self._line.takes_turns
+        limited = self._limits.given
         for request, kind in self._line.in_order() if one_by_one else self._by_kind(now):
-            if self._held_by_limit(request):
+            if limited and self._held_by_limit(request):
                 continue
             if request.group:
                 self._decide_group(request, kind, old)
@@ -129,26 +130,28 @@ class Decider:
     def _by_kind(self, now: float) -> Iterator[tuple[Request, Kind]]:
         """Yield the first of each kind, the next one of it only if that one was not refused."""
         line = self._line
-        heads: list[tuple[Key, int, Kind]] = []
-        for number, kind in enumerate(line.kinds()):
-            if kind.fresh:
-                self._look_up(kind)
-            heads.append((line.first(kind), number, kind))
+        for fresh in line.taken_fresh():
+            line.reckon(fresh)
+            look_up(fresh, self._placer)
+        heads = line.heads()
         heapify(heads)
         while heads:
-            if self._screen is None:
-                self._screen = Screen(self._ledger, self.reservation, now)
-                if self.reservation is not None:
-                    rejects = self._screen.rejects
-                    heads = [entry for entry in heads if not rejects(entry[2])]
-                    heapify(heads)
-                    continue
-            key, number, kind = heappop(heads)
+            key, kind = heappop(heads)
             request = line.entry(key[2])[0]
             yield request, kind
-            following = None if kind.closed == self._round else line.after(kind, request)
-            if following is not None:
-                heappush(heads, (following, number, kind))
+            if kind.closed != self._round:
+                following = line.after(kind, request)
+                if following is not None:
+                    heappush(heads, (following, kind))
+                if self._limits.given:
+                    continue  # of each that waits it is said whether a limit holds it up
+            elif self._screen is None:  # not before somebody is refused: most rounds need none
+                self._screen = Screen(self._ledger, self.reservation, now)
+            else:
+                continue
+            if self._screen is not None and self.reservation is not None:
+                heads = self._screen.let_through(heads)
+                heapify(heads)
 
     def _place(
         self, request: Request, kind: Kind, head: Reservation | None, own: list[Lease]
@@ -163,8 +166,9 @@ class Decider:
             if all(uuids.issuperset(lease.uuids) for lease in replaced):
                 return verdict, replaced
         # Only of room is it said for certain that there is none: a probe may wait for another one.
-        told = self._screen is not None and not kind.fresh and kind.least_mib >= 0
-        if told and self._screen is not None and self._screen.rejects(kind):
+        screen = self._screen
+        told = screen is not None and kind.least_mib >= 0 and not kind.fresh
+        if told and screen is not None and screen.rejects(kind):
             return NO_ROOM, []
         return self._placer.place(request, head, in_words=False), []
 
@@ -189,32 +193,25 @@ class Decider:
         line = self._line
         if line.takes_turns or self._profiles.touched or self._limits.given:
             return False
-        if any(ticket in self._groups for ticket in tickets):
+        if len(self._groups) and any(ticket in self._groups for ticket in tickets):
             return False
-        entries = self._entries(tickets)
-        if self.reservation is not None and not self._binds(self.reservation, entries[0][0], now):
+        newcomers = [line.entry(ticket) for ticket in tickets]
+        for _, kind in newcomers if line.by_run_time else ():
+            if kind.fresh:
+                line.reckon(kind)
+        if len(newcomers) > 1:
+            newcomers.sort(key=lambda newcomer: line.key(newcomer[0].ticket))
+        head = self.reservation
+        if head is not None and not self._binds(head, line.key(newcomers[0][0].ticket), now):
             return False
         self._round += 1
         self._placer.now = now
         self._screen = None
-        for _, request, kind in entries:
+        for request, kind in newcomers:
             # What came before it of its kind was refused; so would it be.
             if kind.closed != self._round and kind.keys[0][2] == request.ticket:
                 self._decide_alone(request, kind)
         return True
-
-    def _entries(self, tickets: Iterable[int]) -> list[tuple[Key, Request, Kind]]:
-        """Return newcomers with their keys and kinds, in the line's order."""
-        line = self._line
-        entries: list[tuple[Key, Request, Kind]] = []
-        for ticket in tickets:
-            request, kind = line.entry(ticket)
-            if kind.fresh and line.by_run_time:
-                line.reckon(kind)
-            entries.append((line.key(ticket), request, kind))
-        if len(entries) > 1:
-            entries.sort(key=_key)
-        return entries
 
     def _binds(self, head: Reservation, first: Key, now: float) -> bool:
         """Whether the head stays the head beside newcomers, and what was said of it is still true."""
@@ -230,11 +227,3 @@ class Decider:
         kind.closed = self._round
         if self.reservation is None and verdict.for_room:
             self.reservation = self._placer.reserve(request, None)
-
-    def _look_up(self, kind: Kind) -> None:
-        self._line.reckon(kind)
-        look_up(kind, self._placer)
-
-
-def _key(entry: tuple[Key, Request, Kind]) -> Key:
-    return entry[0]

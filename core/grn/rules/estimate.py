@@ -129,15 +129,11 @@ class Profile:
 
     def estimate_mib(self, margin: Margin) -> int | None:
         """Return what to book for the next run; `None` while the type is unknown."""
-        if not self.known:
+        if not self.window and not self.known:
             return None
         stated = self.set_mib or 0
-        measured = self.raised_mib
-        for peak in self.window:
-            measured = max(measured, peak.mib)
-        found = max(stated, self.bump_mib or 0)
-        if measured > stated:
-            found = max(found, margin.on(measured))
+        measured = max([self.raised_mib, *[peak.mib for peak in self.window]])
+        found = max(stated, self.bump_mib or 0, margin.on(measured) if measured > stated else 0)
         if not self.window and self.provisional_mib is not None:
             found = max(found, margin.on(ceil(self.provisional_mib * PROVISIONAL_FACTOR)))
         return found

@@ -53,7 +53,10 @@ class Learning:
         """Take in what the lease's processes hold now; the books already know it."""
         if not lease.uuids or lease.unseen:
             return []
-        held = max([self._measured(lease, uuid) for uuid in lease.uuids])
+        if len(lease.uuids) == 1:
+            held = self._measured(lease, lease.uuids[0])
+        else:
+            held = max([self._measured(lease, uuid) for uuid in lease.uuids])
         if lease.started_s is not None or held:
             lease.samples += 1
         new_peak = held > lease.peak_mib
@@ -112,8 +115,11 @@ class Learning:
 
     def _maybe_outgrown(self, lease: Lease) -> list[ev.Effect]:
         """Count a peak above the booking at once, for this lease and for later ones."""
+        booked = lease.booked_mib
+        if max(lease.peak_mib, lease.accounted_mib, lease.reported_mib) <= booked:
+            return []  # whichever of them is its peak
         peak = least_peak_of(lease)
-        if peak is None or peak.mib <= lease.booked_mib:
+        if peak is None or peak.mib <= booked:
             return []
         profile = self._profile(lease)
         effects: list[ev.Effect] = []
@@ -121,7 +127,7 @@ class Learning:
             lease.outgrown = True
             text = (
                 f"outgrown lease={lease.id} type={lease.type!r}"
-                f" holds_mib={peak.mib} booked_mib={lease.booked_mib}"
+                f" holds_mib={peak.mib} booked_mib={booked}"
             )
             effects.append(ev.Said("warning", text))
         if profile.known and profile.outgrown(peak.mib, peak.source):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from grn.rules.backfill import likely_end, likely_over_s, room_at
+from grn.rules.backfill import likely_over_s
 from grn.rules.estimate import ALONE_AFTER_OOMS, OTHER_MODEL_FACTOR
 from grn.rules.impossible import impossible, wanted, why_not
 from grn.rules.interference import undisturbed
@@ -16,6 +16,7 @@ from grn.rules.ledger import WHOLE_COMPUTE
 from grn.rules.model import DeviceState, LeaseState
 from grn.rules.policy import BUILT_IN, choose
 from grn.rules.priors import prior_mib
+from grn.rules.reserving import LEAST_ROOM_FOR_ALONE, can_hold, likely_start, taken_mib, when
 from grn.rules.topology import distances
 from grn.rules.waiting import Reservation, would_delay
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["NO_ROOM", "Need", "Placement", "Placer", "Waits"]
 
 _NEEDS_KEPT = 4096
-_LEAST_ROOM_FOR_ALONE = 2
-"""A probe or whole-device lease wants a device of which others hold at most one half."""
 
 
 class Placement(NamedTuple):
@@ -121,6 +120,10 @@ class Placer:
 
     def need(self, request: Request, model: str) -> Need:
         """Return what the request takes on a device of this model."""
+        if request.memory_mib is None and not (request.whole or request.compute):
+            settled = self._profiles.settled_mib(request.type, model)
+            if settled is not None:
+                return self._shared(settled)
         need = self._need(request, model)
         return need._replace(compute=request.compute) if request.compute else need
 
@@ -131,9 +134,6 @@ class Placer:
             # A declared size below a peak that was seen would take its neighbours' memory.
             seen = self._profiles.peak_mib(request.type, model) or 0
             return self._shared(max(request.memory_mib, seen))
-        settled = self._profiles.settled_mib(request.type, model)
-        if settled is not None:
-            return self._shared(settled)
         learnt = self._profiles.estimate_mib(request.type, model, factor=OTHER_MODEL_FACTOR)
         if learnt is None:
             return self._unknown(request.type, model)
@@ -156,8 +156,9 @@ class Placer:
         prior = prior_mib(self._profiles, job_type, model) if self._profiles.lends else None
         if prior is not None and prior <= self.smallest_mib:
             return self._shared(prior)
+        probe = LeaseState.PROBE
         for lease in self._leases.values():
-            if lease.state is LeaseState.PROBE and lease.type == job_type:
+            if lease.state is probe and lease.type == job_type:
                 text = f"the first run of this type is being measured (lease {lease.id})"
                 return Need(None, alone=True, probe=True, wait=text)
         return Need(None, alone=True, probe=True)
@@ -176,9 +177,9 @@ class Placer:
             return waits
         if not request.gpus:
             return Placement((), 0, alone=False, probe=False)
-        if self.plain and request.gpus == 1 and request.allowed is None and not in_words:
+        if self.plain and request.allowed is None and not in_words:
             need = self.need(request, self.models[0])
-            if not need.wait and (need.mib or 0) <= self.smallest_mib:
+            if not need.wait:
                 return self._place_plainly(request, need, head)
         pairs = self.candidates(request, request.gpus)
         for _, need in pairs:
@@ -198,26 +199,37 @@ class Placer:
     def _place_plainly(
         self, request: Request, need: Need, head: Reservation | None
     ) -> Placement | Waits:
-        """Do the same for one of several devices that are all alike, as is most common."""
-        least = need.mib or 0
-        by_room = not need.alone and not need.compute
-        kept = head.needs_mib if head is not None else {}
-        fitting: list[Book] = []
-        for book in self._ledger.books:
-            device = book.device
-            free = device.capacity_mib - book.foreign_mib - book.committed_mib
-            if free < least or book.alone or book.state is not DeviceState.OK:
-                continue
-            enough = by_room and book.usage_known and device.uuid not in kept
-            if enough or self.fits(book, need, head, request.type):
-                fitting.append(book)
-        chosen = self._chosen(fitting, request, 1)
+        """Do the same on devices that are all alike, as is most common."""
+        books, count = self._ledger.books, request.gpus or 1
+        if need.mib is not None and need.mib > self.smallest_mib:
+            # Learnt elsewhere: all of a device is the best there is.
+            need = need._replace(mib=self.smallest_mib, alone=True)
+        elif count > 1:
+            need = self._alone_or_not(need)
+        if head is not None and self._over_before(head, request.type, books[0]):
+            head = None  # it is in nobody's way
+        least, alone, most = need.mib or 0, need.alone, self.smallest_mib
+        by_room, ok = not (alone or need.compute), DeviceState.OK
+        kept = head.needs_mib if head is not None else ()
+        fitting = [
+            book
+            for book in books
+            if most - book.foreign_mib - book.committed_mib >= least
+            and not (book.alone or (alone and book.bookings))
+            and book.state is ok
+            and (
+                (by_room and book.usage_known and not (kept and book.device.uuid in kept))
+                or self.fits(book, need, head)
+            )
+        ]
+        chosen = self._chosen(fitting, request, count)
         if chosen is None:
             return NO_ROOM
-        book = self._ledger.books[chosen[0]]
-        alone = self.is_alone(need, book)
-        mib = book.free_mib if alone else least
-        return Placement((book.device.uuid,), mib, alone=alone, probe=need.probe)
+        taken = [books[position] for position in chosen]
+        alone = self.is_alone(need, taken[0])
+        mib = min([book.free_mib for book in taken]) if alone else least
+        uuids = tuple([book.device.uuid for book in taken])
+        return Placement(uuids, mib, alone=alone, probe=need.probe)
 
     def _chosen(self, fitting: list[Book], request: Request, count: int) -> list[int] | None:
         """Choose among devices with room; return their positions, `None` if there are too few."""
@@ -241,6 +253,8 @@ class Placer:
 
     def candidates(self, request: Request, count: int) -> list[_Pair]:
         """Pair each device that would do for the request with what the request takes on it."""
+        if self.plain and request.allowed is None:
+            return self._all_alike(self.need(request, self.models[0]), count)
         needs: dict[str, Need] = {}
         pairs: list[_Pair] = []
         too_small = False
@@ -260,13 +274,29 @@ class Placer:
             return self._alike(pairs, count)
         return _large_enough(pairs, count) if too_small else pairs
 
+    def _all_alike(self, need: Need, count: int) -> list[_Pair]:
+        """Do the same where all devices are alike: none is larger, or too small beside others."""
+        if count > 1:
+            need = self._alone_or_not(need)
+        return [(book, need) for book in self._ledger.books]
+
+    def _alone_or_not(self, need: Need) -> Need:
+        """Take several devices that are all alike alone if any of them must be, see `_alike`."""
+        books = self._ledger.books
+        if need.alone or (
+            (need.mib or 0) <= self.smallest_mib and all(book.usage_known for book in books)
+        ):
+            return need
+        return need._replace(alone=True)
+
     def _alike(self, pairs: list[_Pair], count: int) -> list[_Pair]:
         """Give several devices one need: a lease books the same on each, alone on all or none."""
         mib = max((need.mib for _, need in pairs if need.mib is not None), default=None)
         same = pairs[0][1]._replace(mib=mib, alone=any(need.alone for _, need in pairs))
         pairs = _large_enough([(book, same) for book, _ in pairs], count)
-        alone = any(self.is_alone(same, book) for book, _ in pairs)
-        return [(book, same._replace(alone=alone)) for book, _ in pairs]
+        if not same.alone and any(self.is_alone(same, book) for book, _ in pairs):
+            same = same._replace(alone=True)
+        return [(book, same) for book, _ in pairs]
 
     def _placement(self, pairs: list[_Pair], request: Request) -> Placement:
         alone = any(self.is_alone(need, book) for book, need in pairs)
@@ -281,10 +311,11 @@ class Placer:
     @staticmethod
     def is_alone(need: Need, book: Book) -> bool:
         """Whether it would have the device to itself."""
-        device = book.device
-        if need.mib is not None and need.mib > device.capacity_mib:
-            return True  # learnt elsewhere, larger than this device: all of it is the best there is
-        return need.alone or device.one_process or not book.usage_known
+        device, mib = book.device, need.mib
+        if need.alone or not book.usage_known or device.one_process:
+            return True
+        # Learnt elsewhere, larger than this device: all of it is the best there is.
+        return mib is not None and mib > device.capacity_mib
 
     def fits(self, book: Book, need: Need, head: Reservation | None, job_type: str = "") -> bool:
         """Whether it fits there now, and may have what it takes in spite of the head."""
@@ -300,9 +331,12 @@ class Placer:
         ):
             return False
         if self.is_alone(need, book):
-            enough = need.mib is None or min(need.mib, book.device.capacity_mib) <= book.free_mib
-            half = book.room_mib * _LEAST_ROOM_FOR_ALONE >= book.device.capacity_mib
-            return not book.bookings and half and enough and book.free_mib > 0
+            if book.bookings:
+                return False
+            free_mib, capacity_mib = book.free_mib, book.device.capacity_mib
+            enough = need.mib is None or min(need.mib, capacity_mib) <= free_mib
+            half = book.room_mib * LEAST_ROOM_FOR_ALONE >= capacity_mib
+            return half and enough and free_mib > 0
         return (need.mib or 0) <= book.free_mib
 
     def ram_suffices(self, book: Book, need: Need, request: Request) -> bool:
@@ -364,28 +398,33 @@ class Placer:
     def reserve(self, request: Request, old: Reservation | None) -> Reservation | None:
         """Choose what is kept for the head; what was kept for it before stays if it still can."""
         count = request.gpus or 0
-        able = (
-            [pair for pair in self.candidates(request, count) if self.able(*pair)] if count else []
-        )
+        pairs = self.candidates(request, count) if count else []
+        asked = [(book, need, self.is_alone(need, book)) for book, need in pairs]
+        able = [choice for choice in asked if can_hold(choice)]
         if len(able) < count:
             return None
-        taken = self._kept_before(request, old, able)
-        if taken is None:
-            able.sort(key=lambda pair: (self._when(*pair), pair[0].position))
+        before = old if old is not None and old.ticket == request.ticket else None
+        kept = before.needs_mib if before is not None else {}
+        taken = [choice for choice in able if choice[0].device.uuid in kept]
+        needs_mib = taken_mib(taken)
+        if before is None or needs_mib != kept:
+            able.sort(key=when)
             taken = able[:count]
+            needs_mib = taken_mib(taken)
         # CPUs are kept only while they are what is missing: a job that wants no device must not
         # wait behind one that waits for a device. The devices stay kept meanwhile, or jobs that
         # take the one and jobs that take the other could keep the head waiting by turns.
         lacks = self._pools_wait(request, None) is not None
-        starts_s = max((self._starts(book, need) for book, need in taken), default=self.now)
-        if old is not None and old.ticket == request.ticket:
-            latest_s = old.latest_s
+        leases, profiles, now = self._leases, self._profiles, self.now
+        starts_s = max([likely_start(each, leases, profiles, now) for each in taken], default=now)
+        if before is not None:
+            latest_s = before.latest_s
         else:
             latest_s = starts_s + max(0.0, starts_s - request.arrived_s)
         return Reservation(
             request.ticket,
-            {book.device.uuid: self._take(book, need) for book, need in taken},
-            alone=any(self.is_alone(need, book) for book, need in taken),
+            needs_mib,
+            alone=any(alone for _, _, alone in taken),
             cpus=(request.cpus or 0) if lacks else 0,
             ram_mib=(request.ram_mib or 0) if lacks else 0,
             compute=request.compute or 0,
@@ -393,52 +432,9 @@ class Placer:
             latest_s=latest_s,
         )
 
-    def _starts(self, book: Book, need: Need) -> float:
-        """Return when the device is likely to have room for the head."""
-        ends = [
-            (likely_end(self._leases[lease], [book.device.model], self._profiles, self.now), b)
-            for lease, b in book.bookings.items()
-            if lease in self._leases
-        ]
-        if self.is_alone(need, book):
-            return max((end for end, _ in ends), default=self.now)
-        of_memory = [(end, booking.counts_mib) for end, booking in ends]
-        of_compute = [(end, booking.compute) for end, booking in ends]
-        lacks = need.compute - (WHOLE_COMPUTE - book.compute_booked) if need.compute else 0
-        return max(
-            room_at((need.mib or 0) - book.free_mib, of_memory, self.now),
-            room_at(lacks, of_compute, self.now),
-        )
-
-    def _kept_before(
-        self, request: Request, old: Reservation | None, able: list[_Pair]
-    ) -> list[_Pair] | None:
-        if old is None or old.ticket != request.ticket:
-            return None
-        kept = [pair for pair in able if pair[0].device.uuid in old.needs_mib]
-        now = {book.device.uuid: self._take(book, need) for book, need in kept}
-        return kept if now == old.needs_mib else None
-
-    def _take(self, book: Book, need: Need) -> int:
-        return book.device.capacity_mib if self.is_alone(need, book) else need.mib or 0
-
     def able(self, book: Book, need: Need) -> bool:
         """Whether the device will do once its leases end, others' memory staying as it is."""
-        if book.state is not DeviceState.OK:
-            return False
-        if self.is_alone(need, book):
-            enough = min(need.mib or 0, book.device.capacity_mib) <= book.room_mib
-            return enough and book.room_mib * _LEAST_ROOM_FOR_ALONE >= book.device.capacity_mib
-        return (need.mib or 0) <= book.room_mib
-
-    def _when(self, book: Book, need: Need) -> tuple[int, int]:
-        """Order devices by how little must end before the head fits: leases, then MiB."""
-        if self.is_alone(need, book):
-            return (len(book.bookings), book.committed_mib)
-        bookings = book.bookings.values()
-        of_memory = _ends((need.mib or 0) - book.free_mib, [b.counts_mib for b in bookings])
-        lacks = need.compute - (WHOLE_COMPUTE - book.compute_booked) if need.compute else 0
-        return (max(of_memory, _ends(lacks, [b.compute for b in bookings])), book.committed_mib)
+        return can_hold((book, need, self.is_alone(need, book)))
 
 
 def _largest(pairs: list[_Pair], count: int) -> list[_Pair]:
@@ -446,17 +442,6 @@ def _largest(pairs: list[_Pair], count: int) -> list[_Pair]:
     sizes = sorted((book.device.capacity_mib for book, _ in pairs), reverse=True)
     least = sizes[min(count, len(sizes)) - 1]
     return [pair for pair in pairs if pair[0].device.capacity_mib >= least]
-
-
-def _ends(missing: int, counts: list[int]) -> int:
-    """Count how many leases must end, the largest first, until nothing is missing."""
-    ends = 0
-    for count in sorted(counts, reverse=True):
-        if missing <= 0:
-            break
-        missing -= count
-        ends += 1
-    return ends
 
 
 def _left(book: Book, request: Request) -> int:

@@ -111,12 +111,9 @@ def choose(
 
 def _first(rooms: Sequence[Room], key: Callable[[Room], float]) -> int:
     """Return the position of the one that comes first; decided for nearly every request."""
-    best, least = rooms[0].position, key(rooms[0])
-    for room in rooms[1:]:
-        value = key(room)
-        if value < least or (value == least and room.position < best):
-            best, least = room.position, value
-    return best
+    values = [key(room) for room in rooms]
+    least = min(values)
+    return min([room.position for room, value in zip(rooms, values, strict=True) if value == least])
 
 
 def _in_a_row(ranked: Sequence[Room], count: int, key: Callable[[Room], float]) -> list[int]:

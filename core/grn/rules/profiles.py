@@ -11,7 +11,7 @@ from grn.rules.estimate import Margin, Profile
 from grn.rules.peaks import SAMPLED, Peak
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = ["ProfileBook", "from_record", "to_record"]
 
@@ -66,6 +66,7 @@ class ProfileBook:
         self._by_type: dict[str, dict[str, Profile]] = {}
         self._told: dict[str, set[str]] = {}
         self._estimates: dict[_Key, int] = {}
+        self._run_times: dict[_Key, list[float]] = {}
         self.touched: set[str] = set()
         """Types of which something may have changed; whoever keeps anything by type empties it."""
 
@@ -92,8 +93,9 @@ class ProfileBook:
 
         This is for whoever writes to it, at once: what was reckoned from it is reckoned anew.
         """
-        models = self._of_type(job_type)
-        del self._by_type[job_type]
+        models = self._by_type.pop(job_type, None)
+        if models is None:
+            models = self._of_type(job_type)
         self._by_type[job_type] = models  # most recently used last
         self._touch(job_type, model)
         profile = models.get(model)
@@ -103,7 +105,9 @@ class ProfileBook:
 
     def _touch(self, job_type: str, model: str) -> None:
         self.touched.add(job_type)
-        self._estimates.pop((job_type, model), None)
+        key = (job_type, model)
+        self._estimates.pop(key, None)
+        self._run_times.pop(key, None)
 
     def find(self, job_type: str, model: str) -> Profile | None:
         """Return the profile under this key, if there is one."""
@@ -138,9 +142,9 @@ class ProfileBook:
         if not models:
             return None
         own = models.get(model)
-        if own is not None and own.known:
-            found = own.estimate_mib(self.margin)
-            if found is not None and not own.ooms:
+        found = own.estimate_mib(self.margin) if own is not None else None
+        if own is not None and found is not None:
+            if not own.ooms:
                 self._estimates[job_type, model] = found
             return found
         others = [p.estimate_mib(self.margin) for p in models.values() if p.known]
@@ -158,12 +162,22 @@ class ProfileBook:
 
     def busy_percent(self, job_type: str) -> int | None:
         """Return how busy runs of the type keep a device, on whichever model; `None`: not known."""
-        known = [
-            sum(profile.busy_percent) / len(profile.busy_percent)
-            for profile in self._of_type(job_type).values()
-            if profile.busy_percent
-        ]
-        return round(max(known)) if known else None
+        most: float | None = None
+        for profile in self._of_type(job_type).values():
+            if profile.busy_percent:
+                busy = sum(profile.busy_percent) / len(profile.busy_percent)
+                most = busy if most is None else max(most, busy)
+        return None if most is None else round(most)
+
+    def run_times_s(self, job_type: str, model: str) -> Sequence[float]:
+        """List how long the last runs took that ended well on this model, the shortest first."""
+        ordered = self._run_times.get((job_type, model))
+        if ordered is None:
+            profile = self.find(job_type, model)
+            if profile is None:
+                return ()
+            ordered = self._run_times[job_type, model] = sorted(profile.durations_s)
+        return ordered
 
     def ooms(self, job_type: str, model: str) -> int:
         """Return how often in a row the type died of memory on this model."""

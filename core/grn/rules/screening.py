@@ -10,6 +10,7 @@ So it is a shortcut, and all its numbers are bounds: the least need, the shortes
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from grn.rules.model import DeviceState
@@ -18,7 +19,7 @@ from grn.rules.waiting import largest_sum_within
 if TYPE_CHECKING:
     from grn.rules.ledger import Book, Ledger
     from grn.rules.placing import Placer
-    from grn.rules.waiting import Kind, Reservation
+    from grn.rules.waiting import Key, Kind, Reservation
 
 __all__ = ["UNTOLD", "Screen", "look_up"]
 
@@ -41,9 +42,11 @@ def look_up(kind: Kind, placer: Placer) -> None:
     if all(need.alone for need in needs):
         kind.least_mib = ALONE
     elif not any(need.alone for need in needs):
-        least = min(need.mib or 0 for need in needs)
-        # What is larger than a device gets all of it: that is not told by the need.
-        kind.least_mib = least if least <= placer.smallest_mib else UNTOLD
+        least = min([need.mib or 0 for need in needs])
+        if least <= placer.smallest_mib:
+            kind.least_mib = least
+        elif placer.plain:
+            kind.least_mib = ALONE  # what is larger than any device gets all of one
     known = [ran for model in placer.models if (ran := placer.over_s(request.type, model))]
     kind.over_s = min(known, default=None)
 
@@ -55,15 +58,28 @@ class Screen:
         self._books = ledger.books
         self._head = head
         self._spare_s = head.starts_s - now if head is not None else 0.0
-        self._freely: list[int] = []
-        """By device: the most that anybody may take; `UNTOLD` where nobody may take anything."""
-        self._briefly: list[int] = []
-        """The same for those that are over before the head starts."""
-        for book in self._books:
-            free = _free(book)
-            self._briefly.append(free)
-            self._freely.append(self._beside_head(book, free))
+        self._briefly = [_free(book) for book in self._books]
+        """By device: the most that one may take that is over before the head starts; `UNTOLD`
+        where nobody may take anything."""
+        self._freely = [
+            self._beside_head(book, free)
+            for book, free in zip(self._books, self._briefly, strict=True)
+        ]
+        """The same for anybody."""
         self._sum_up()
+
+    def let_through(self, heads: list[tuple[Key, Kind]]) -> list[tuple[Key, Kind]]:
+        """Return those of the kinds of which `rejects` does not say that there is no room."""
+        rejects, spare_s = self.rejects, self._spare_s
+        least = ALONE if self._empty else UNTOLD
+        most = self._most[0] if self._most else UNTOLD
+        return [
+            head
+            for head in heads
+            # Most want more than is left on any device: so much is told at a glance.
+            if (least <= head[1].least_mib <= most or (head[1].over_s or inf) <= spare_s)
+            and not rejects(head[1])
+        ]
 
     def took(self, uuids: tuple[str, ...]) -> None:
         """Take note that these devices have less room than before."""
@@ -91,18 +107,21 @@ class Screen:
         self._most_briefly = sorted(self._briefly, reverse=True)
         self._empty = self._empty_briefly = 0
         kept = self._head.needs_mib if self._head is not None else {}
-        for book in self._books:
-            if not book.bookings and self._briefly[book.position] > 0:
+        for book, free in zip(self._books, self._briefly, strict=True):
+            if free > 0 and not book.bookings:
                 self._empty_briefly += 1
                 self._empty += book.device.uuid not in kept
 
     def _beside_head(self, book: Book, free: int) -> int:
         head = self._head
-        if head is None or free < 0 or book.device.uuid not in head.needs_mib:
+        if head is None or free < 0:
+            return free
+        needs_mib = head.needs_mib.get(book.device.uuid)
+        if needs_mib is None:
             return free
         if head.alone:
             return UNTOLD
-        slack = book.room_mib - head.needs_mib[book.device.uuid]
+        slack = book.room_mib - needs_mib
         if slack < 0:
             return UNTOLD
         held = [booking.counts_mib for booking in book.bookings.values()]

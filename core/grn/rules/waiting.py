@@ -88,6 +88,8 @@ class WaitingLine:
         self, share: str = "off", aging_s: float | None = None, order: str = ARRIVAL
     ) -> None:
         self._kinds: dict[tuple[object, ...], Kind] = {}
+        self._of_type: dict[str, set[Kind]] = {}
+        self._fresh: set[Kind] = set()
         self._by_ticket: dict[int, tuple[Request, Kind]] = {}
         self._turns = Turns(share) if share != "off" else None
         self._aging_s = aging_s
@@ -142,6 +144,12 @@ class WaitingLine:
         kind = self._kinds.get(shape)
         if kind is None:
             kind = self._kinds[shape] = Kind(shape, request)
+            self._fresh.add(kind)
+            alike = self._of_type.get(request.type)
+            if alike is None:
+                self._of_type[request.type] = {kind}
+            else:
+                alike.add(kind)
         insort(kind.keys, self._key(request))
         self._by_ticket[request.ticket] = (request, kind)
         self.in_process += request.in_process
@@ -154,13 +162,24 @@ class WaitingLine:
         if entry is None:
             return None
         request, kind = entry
-        del kind.keys[bisect_left(kind.keys, self._key(request))]
-        if not kind.keys:
-            del self._kinds[kind.shape]
+        if len(kind.keys) == 1:
+            kind.keys.clear()
+            self._drop(kind)
+        else:
+            del kind.keys[bisect_left(kind.keys, self._key(request))]
         self.in_process -= request.in_process
         if self._turns is not None:
             self._turns.left(request, granted=granted)
         return request
+
+    def _drop(self, kind: Kind) -> None:
+        del self._kinds[kind.shape]
+        self._fresh.discard(kind)
+        alike = self._of_type[kind.request.type]
+        if len(alike) == 1:
+            del self._of_type[kind.request.type]
+        else:
+            alike.remove(kind)
 
     def copied(self, most: int) -> WaitingLine:
         """Return a line of its own with the first `most` requests, in which turns go on from here."""
@@ -178,10 +197,22 @@ class WaitingLine:
     def kinds(self) -> Iterable[Kind]:
         """List the kinds that wait; how long they are expected to run is as of now."""
         if self.by_run_time:
-            for kind in self._kinds.values():
-                if kind.fresh:
-                    self.reckon(kind)
+            for kind in self._fresh:
+                self.reckon(kind)
         return self._kinds.values()
+
+    def taken_fresh(self) -> list[Kind]:
+        """Hand out the kinds that are fresh, to be looked up: they are listed once."""
+        fresh = list(self._fresh)
+        self._fresh.clear()
+        return fresh
+
+    def heads(self) -> list[tuple[Key, Kind]]:
+        """List the kinds that wait, in no order, each with what the first of it is ordered by."""
+        kinds = self._kinds.values()
+        if not self.by_run_time:
+            return [(kind.keys[0], kind) for kind in kinds]
+        return [(self._shift(kind.keys[0], kind.delay_s), kind) for kind in kinds]
 
     def reckon(self, kind: Kind) -> None:
         """Find out by how much a kind counts as having come later."""
@@ -190,18 +221,15 @@ class WaitingLine:
 
     def renew(self, types: set[str] | None) -> None:
         """Take note that what is known of these job types has changed; `None`: of any."""
-        for kind in self._kinds.values():
-            if types is None or kind.request.type in types:
+        for job_type in self._of_type if types is None else types:
+            for kind in self._of_type.get(job_type, ()):
                 kind.fresh = True
+                self._fresh.add(kind)
 
     def key(self, ticket: int) -> Key:
         """Return by what a waiting request is ordered among all."""
         request, kind = self._by_ticket[ticket]
-        return self._shift(self._key(request), kind.delay_s)
-
-    def first(self, kind: Kind) -> Key:
-        """Return by what the first of a kind is ordered."""
-        key = kind.keys[0]
+        key = self._key(request)
         return self._shift(key, kind.delay_s) if kind.delay_s else key
 
     def after(self, kind: Kind, request: Request) -> Key | None:
