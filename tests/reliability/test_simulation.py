@@ -18,10 +18,8 @@ from tests.reliability.shrink import shrunk
 from tests.reliability.simulation import Day, numbers
 from tests.reliability.sweep import EVENTS, replay_command, sweep, why_it_fails
 
-SEEDS = int(os.environ.get("GRN_TEST_SEEDS", "2000"))
-"""Half of what one run by command takes (10,000): what two cores do in a minute and a half."""
-
-PARTS = 20
+SEEDS = int(os.environ.get("GRN_TEST_SEEDS", "10000"))
+PARTS = 40
 
 
 @pytest.mark.parametrize("part", range(PARTS))
