@@ -339,12 +339,13 @@ class Client:
     def _find_successor(self, within_s: float, also: str | None = None) -> None:
         """Connect to the next broker and take the leases that are held along.
 
-        A broker that was started on demand is started again; another one is waited for. One that dies
-        before it has taken them in was none.
+        A broker that was started on demand is started again; another one, or one that died before
+        it said which it is, is waited for. One that dies before it has taken them in was none.
         """
-        self._settings.devices = self._settings.devices or self.broker["devices"]
-        again = connect_or_start if self.broker["on_demand"] else connect
         gone = self._connection
+        broker = gone.greeting or {"devices": None, "on_demand": False}
+        self._settings.devices = self._settings.devices or broker["devices"]
+        again = connect_or_start if broker["on_demand"] else connect
         held = sorted(self._leases | ({also} if also else set()))
         adopt = {"op": "adopt", "leases": held, "nested": list(self._nested.values())}
         deadline, pause = time.monotonic() + within_s, _FIRST_PAUSE_S

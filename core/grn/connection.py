@@ -73,6 +73,11 @@ class Connection:
             self._broker = self._greet()
         return self._broker
 
+    @property
+    def greeting(self) -> dict[str, Any] | None:
+        """The same, if it has been read."""
+        return self._broker
+
     def _greet(self) -> dict[str, Any]:
         answer = self._next(_HELLO_WITHIN_S)
         if answer is None:

@@ -25,6 +25,7 @@ from tests.talker import Talker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from grn.client import Lease
     from tests.env import BrokerEnv
 
     NewEnv = Callable[..., BrokerEnv]
@@ -198,6 +199,30 @@ def test_a_successor_that_dies_while_it_takes_over_is_none(new_env: NewEnv, what
         lease.release()
         dying.join()
         assert [message["op"] for message in dying.told[:2]] == ["hello", "adopt"]
+    assert env.status()["leases"] == []
+
+
+def test_a_broker_that_dies_before_it_greeted_is_waited_for_like_any(new_env: NewEnv):
+    """A client had connected and asked when it died: it asks the next one, and holds nothing twice."""
+    env = new_env(start=False)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(env.socket)
+        listener.listen()
+        client = env.client()
+        leases: list[Lease] = []
+        asking = threading.Thread(
+            target=lambda: leases.append(client.acquire("t", memory_mib=4000))
+        )
+        asking.start()
+        frames, told = Frames(), []
+        with listener.accept()[0] as dying:
+            while len(told) < 2:
+                told += map(decode, frames.feed(dying.recv(65536)))
+    assert [message["op"] for message in told] == ["hello", "acquire"]
+    env.start()
+    asking.join(PATIENCE_S)
+    assert [lease["id"] for lease in env.status()["leases"]] == [lease.id for lease in leases]
+    leases[0].release()
     assert env.status()["leases"] == []
 
 
