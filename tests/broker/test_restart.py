@@ -86,6 +86,7 @@ def test_the_next_broker_learns_no_peak_that_it_did_not_see(new_env: NewEnv):
     env.start()
     owner.connect()
     assert owner.call("adopt", leases=[grant["lease"]])["leases"] == [grant["lease"]]
+    owner.tell("started", lease=grant["lease"], pid=job.pid)  # as a client does that comes back
     eventually(lambda: owner.status()["leases"][0]["peak_mib"] == 3000)
     held_s = time.monotonic() - begun
     job.finish()

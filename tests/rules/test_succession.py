@@ -53,6 +53,21 @@ def test_a_run_is_as_long_as_it_was(replay: bool) -> None:  # noqa: FBT001
     assert list(profile.durations_s) == [120.0]
 
 
+def test_a_start_that_is_told_again_is_no_new_one() -> None:
+    """A client that comes back says once more which process its job is."""
+    stage = Stage(8000)
+    job = _running(stage, 3000)
+    assert job.lease is not None
+    main = job.lease.main
+    assert main is not None
+    stage.run_until(100.0)
+    _next_broker(stage, 5.0, replay=True)
+    stage.step(ev.Started(stage.now, job.lease.id, main))
+    assert job.lease.started_s == 10.0
+    stage.step(ev.Started(stage.now, job.lease.id, main._replace(pid=main.pid + 1)))
+    assert job.lease.started_s == stage.now
+
+
 @_BY_JOURNAL
 def test_a_peak_that_was_seen_in_part_is_not_learnt(replay: bool) -> None:  # noqa: FBT001
     """The first broker saw 6000 MiB and died; what the next one sees, 2000, is not the need."""

@@ -290,8 +290,7 @@ class Machine:
             compute=request.compute,
         )
         self.leases[lease.id] = lease
-        alone = placement.alone
-        record = grant_record(lease, alone=alone, looked_s=event.now)
+        record = grant_record(lease, alone=placement.alone, looked_s=event.now)
         return [ev.Record(record), ev.Granted(request.ticket, lease)]
 
     def fair_share(self) -> int:
@@ -350,8 +349,9 @@ class Machine:
         lease = self.leases.get(event.lease)
         if lease is None:
             return []
+        if lease.main != event.main or lease.started_s is None:  # else told again, to a successor
+            lease.started_s = event.now
         lease.main = event.main
-        lease.started_s = event.now
         return [ev.Record(main_record(lease), started=True)]
 
     def _peak_told(self, event: ev.PeakTold) -> list[ev.Effect]:
