@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+# No test wants a plugin of Pydantic's, and whoever imports Prefect would look for some: an eighth of its import.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
+
 _BUSY: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
 # Whoever starts the tests in the background or under nohup has these ignored, and so would every
@@ -35,6 +38,19 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
 settings.register_profile("dev", **_BUSY)
 settings.register_profile("ci", derandomize=True, print_blob=True, **_BUSY)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the tests that want nothing but a core among the many that mostly wait."""
+    busy = [item for item in items if item.get_closest_marker("busy")]
+    if not busy:
+        return
+    others = [item for item in items if not item.get_closest_marker("busy")]
+    step = len(others) // len(busy) + 1
+    items.clear()
+    for number, item in enumerate(busy):
+        items += [*others[number * step : (number + 1) * step], item]
+    items += others[len(busy) * step :]
 
 
 def _with_prefect(item: pytest.Item) -> bool:

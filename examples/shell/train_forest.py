@@ -15,7 +15,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trees", type=int, default=20, help="number of trees")
     parser.add_argument(
-        "--rows", type=int, default=16_000, help="training images after augmentation"
+        "--rows", type=int, default=8_000, help="training images after augmentation"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of split, augmentation and trees")
     args = parser.parse_args()

@@ -15,7 +15,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hidden", type=int, default=128, help="neurons in the hidden layer")
     parser.add_argument(
-        "--rows", type=int, default=120_000, help="training images after augmentation"
+        "--rows", type=int, default=60_000, help="training images after augmentation"
     )
     parser.add_argument("--epochs", type=int, default=4, help="passes over the training images")
     parser.add_argument("--seed", type=int, default=0, help="seed of everything that is random")

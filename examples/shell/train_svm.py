@@ -17,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--features", type=int, default=400, help="size of the kernel space")
     parser.add_argument(
-        "--rows", type=int, default=48_000, help="training images after augmentation"
+        "--rows", type=int, default=24_000, help="training images after augmentation"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of everything that is random")
     args = parser.parse_args()

@@ -17,6 +17,7 @@ FRAMES = int(os.environ.get("GRN_TEST_FRAMES", "1000000"))
 PARTS = 10
 
 
+@pytest.mark.busy
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_million_fuzzed_frames(part: int) -> None:
     """Nothing but a protocol error comes of any frame; a good client beside it is always answered.
