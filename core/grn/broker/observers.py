@@ -46,7 +46,8 @@ EVENTS_KEPT = 1000
 RECENT_KEPT = 50
 _SOON_S, _LATER_S = 0.05, 0.5
 """How long events gather before they are told: to watchers, and to the history alone."""
-_MOST_GATHERED = 256
+_MOST_GATHERED = 8
+"""Batches that gather before they are told sooner: whoever asks meanwhile waits a tenth of a millisecond."""
 _SHORTEST_STATUS_S, _LONGEST_STATUS_S = 0.1, 3600.0
 _EPSILON_S = 0.005
 
