@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grn.rules import events as ev
+from grn.rules.fairness import Limits, parse_limits
 from grn.rules.groups import GROUP_WAIT_S
-from grn.rules.model import End, Owner
+from grn.rules.model import DeviceState, End, Owner
 from tests.rules.acting import Job, Stage
 
 UID = 1000
@@ -265,3 +266,89 @@ def test_no_group_ever_runs_in_part(steps: list[tuple[str, int]]) -> None:
             key = (job.request.group, job.granted_s)
             started[key] = started.get(key, 0) + 1
     assert all(count % sizes[name] == 0 for (name, _), count in started.items())
+
+
+def test_a_group_that_another_broker_knew_has_its_time_again() -> None:
+    """Its members come back one after the other, however long they have waited before."""
+    stage = Stage(8000, 8000)
+    stage.now = 5000.0
+    first = _member(stage, arrived_s=1000.0)
+    assert first.waits
+    second = _member(stage, arrived_s=1000.0)
+    assert first.runs
+    assert second.runs
+
+
+def test_who_gives_up_late_leaves_time_for_another() -> None:
+    """A complete group has waited for room, not for members: the time for those begins with the loss."""
+    stage = Stage(8000, 8000)
+    stage.ask(memory_mib=8000)
+    first, second = _member(stage), _member(stage)
+    stage.now += GROUP_WAIT_S + 1
+    stage.cancel(second)
+    assert first.waits
+    stage.now += GROUP_WAIT_S - 1
+    stage.step(ev.Settle(stage.now))
+    assert first.waits
+    stage.now += 1
+    stage.machine.dirty = True
+    stage.settle()
+    assert first.refused is not None
+    assert "1 of 2 members came within 600 s" in first.refused.message
+
+
+def test_a_limit_counts_each_member() -> None:
+    """Of two places one is taken: both members wait, and say so."""
+    stage = Stage(8000, 8000, 8000, limits=Limits(parse_limits("job=2")))
+    busy = stage.ask("job", memory_mib=1000)
+    first, second = _member(stage), _member(stage)
+    assert first.waits
+    assert second.waits
+    for job in (first, second):
+        assert "1 of at most 2 jobs of type job run already, and the 2 members" in stage.reason(job)
+    stage.finish(busy)
+    assert first.runs
+    assert second.runs
+
+
+def test_a_group_larger_than_its_limit_is_refused() -> None:
+    """It could never start."""
+    stage = Stage(8000, 8000, 8000, 8000, limits=Limits(parse_limits("user:*=2")))
+    members = [_member(stage, size=3) for _ in range(3)]
+    text = (
+        "group 'g' wants its 3 members to run at once, and at most 2 jobs of user 1000 may (limits)"
+    )
+    assert [job.refused.message for job in members if job.refused is not None] == [text] * 3
+
+
+def test_what_is_kept_for_a_group_leaves_a_lost_device() -> None:
+    """Small jobs that come and go on the third device do not keep it out for ever."""
+    stage = Stage(8000, 8000, 8000)
+    small = [stage.ask("s", memory_mib=2000) for _ in range(3)]
+    ranks = [_member(stage, memory_mib=8000) for _ in range(2)]
+    assert stage.machine.reservation is not None
+    kept = set(stage.machine.reservation.needs_mib)
+    gone = min(kept)
+    stage.states[gone] = DeviceState.LOST
+    stage.look()
+    for job in small:
+        assert job.lease is not None
+        if job.lease.uuids != (gone,):
+            stage.finish(job)
+    assert all(job.runs for job in ranks)
+
+
+def test_a_member_that_waits_inside_a_lease_that_ends_joins_its_group() -> None:
+    """It holds up nobody, and starts with the member that comes after it."""
+    stage = Stage(10000)
+    outer = stage.ask("outer", memory_mib=4000)
+    assert outer.lease is not None
+    stage.ask(memory_mib=3000, outer=outer.lease.id)
+    first = _member(stage, outer=outer.lease.id, memory_mib=2000)
+    assert first.waits
+    stage.finish(outer)
+    assert stage.reason(first) == "group 'g' starts together: 1 of 2 members are here"
+    assert stage.ask(memory_mib=1000).runs
+    second = _member(stage, memory_mib=2000)
+    assert first.runs
+    assert second.runs

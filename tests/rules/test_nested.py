@@ -185,3 +185,25 @@ def test_a_nested_job_of_another_brokers_client_is_counted() -> None:
     stage.step(ev.Left(stage.now, 777))
     stage.settle()
     assert waits.runs
+
+
+def test_what_was_promised_inside_a_probe_stays_booked() -> None:
+    """A first run whose memory seems settled is not booked less while a nested job loads its data."""
+    stage = Stage(16000, provisional_after_s=60.0)
+    outer = stage.ask("unknown")
+    assert outer.lease is not None
+    stage.run_until(0.0)
+    first, second = _inner(stage, outer.lease, 10000), _inner(stage, outer.lease, 10000)
+    assert (first.runs, second.waits) == (True, True)
+    stage.hold(outer, 1000)
+    for at in range(1, 80):
+        stage.now = float(at)
+        stage.look()
+    assert stage.free() == 0
+    _leave(stage, first)
+    assert second.runs
+    _leave(stage, second)
+    for at in range(80, 160):
+        stage.now = float(at)
+        stage.look()
+    assert stage.free() > 0

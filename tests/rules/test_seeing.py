@@ -6,6 +6,7 @@ from grn.rules import events as ev
 from grn.rules.attribution import Use, figures
 from grn.rules.model import DeviceState, LeaseState
 from tests.rules.acting import Job, Stage
+from tests.rules.test_in_process import give_back
 
 
 def _vague(stage: Stage, used_mib: int | None, foreign_mib: int | None) -> None:
@@ -83,3 +84,39 @@ def test_a_release_while_nobody_can_look_keeps_what_lives() -> None:
     stage.states.clear()
     stage.look()
     assert not stage.machine.leases
+
+
+def test_what_is_left_where_figures_are_vague_is_given_to_nobody() -> None:
+    """A process that nobody can name holds 7000 MiB on: others have what is beside it."""
+    stage = Stage(16000)
+    _vague(stage, 0, 0)
+    job = stage.ask("job", memory_mib=8000)
+    _vague(stage, 7000, None)
+    large = stage.ask(memory_mib=15000)
+    assert job.lease is not None
+    end = ev.Released(stage.now, job.lease.id, job.end, next(stage._numbers))
+    stage.jobs[end.ticket] = job
+    stage.step(end)
+    job.ended_s = stage.now
+    _vague(stage, 7000, None)
+    assert job.lease.id not in stage.machine.leases
+    assert (large.waits, stage.free()) == (True, 9000)
+    stage.cancel(large)
+    small = stage.ask("small", memory_mib=9000)
+    assert small.runs
+    _vague(stage, 7500, None)
+    assert (_measured(stage, small), stage.machine.ledger.books[0].foreign_mib) == (500, 7000)
+
+
+def test_what_a_process_keeps_of_a_lease_is_given_to_nobody() -> None:
+    """Of two that nobody tells apart one gives its lease back, and keeps its memory as frameworks do."""
+    stage = Stage(16000)
+    _vague(stage, 0, 0)
+    first = stage.ask(memory_mib=6000, in_process=True)
+    stage.ask(memory_mib=6000, in_process=True)
+    third = stage.ask(memory_mib=8000)
+    _vague(stage, 12000, 0)
+    give_back(stage, first)
+    assert (third.waits, stage.free()) == (True, 4000)
+    _vague(stage, 6000, 0)
+    assert third.runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -324,3 +325,26 @@ def _exists(grn_run: GrnRun, name: str) -> bool:
 def _state(pid: int) -> str:
     with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
         return file.read().rpartition(")")[2].split()[0]
+
+
+def test_a_signal_that_may_not_be_passed_on_ends_nobody(grn_run: GrnRun) -> None:
+    """The job has become another user (sudo): it goes on, and its exit code is ours."""
+    setpriv = shutil.which("setpriv")
+    if os.geteuid() != 0 or setpriv is None:
+        pytest.skip(
+            "needs root, and setpriv, to be somebody who may not signal another user's process"
+        )
+    powerless = [setpriv, "--bounding-set=-kill", "--inh-caps=-kill"]
+    another = f"exec {setpriv} --reuid=65534 sh -c 'read line; exit 7'"
+    job = f"echo $$ >pids.new; mv pids.new pids; {another}"
+    process = grn_run.env.popen(
+        [*powerless, *grn_run.argv("-q", "--", "sh", "-c", job)],
+        cwd=grn_run.folder,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    (pid,) = pids_of(grn_run)
+    eventually(lambda: os.stat(f"/proc/{pid}").st_uid == 65534, what="a job of another user")
+    process.send_signal(signal.SIGUSR1)
+    _, said = process.communicate(b"go on\n", PATIENCE_S)
+    assert (process.returncode, said) == (7, b"")

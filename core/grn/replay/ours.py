@@ -19,6 +19,7 @@ from grn.rules.fairness import Limits
 from grn.rules.learning import Learning
 from grn.rules.ledger import Ledger
 from grn.rules.model import Device, Lease, LeaseState, Owner, Policy, Request
+from grn.rules.nested import NestedBook
 from grn.rules.outcome import MEMORY, OK, OOM
 from grn.rules.placing import Placer
 from grn.rules.profiles import ProfileBook
@@ -139,7 +140,9 @@ class Ours:
         self.leases: dict[str, Lease] = {}
         self.line = WaitingLine(order=rules.order)
         self._placer = Placer(self.ledger, self.profiles, self.leases)
-        self._learning = Learning(self.ledger, self.profiles, rules.provisional_after_s)
+        self._learning = Learning(
+            self.ledger, self.profiles, rules.provisional_after_s, NestedBook()
+        )
         self._decider = Decider(
             self.ledger, self._placer, self.profiles, self.line, Limits(), grant=self._grant
         )

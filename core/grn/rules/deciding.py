@@ -107,6 +107,9 @@ class Decider:
     def _decide_group(self, request: Request, kind: Kind, old: Reservation | None) -> None:
         """Grant all members of a group, or none."""
         members = self._groups.members(request)
+        if reached := self._limits.reached_together(members):
+            self.reached.update((member.ticket, reached) for member in members)
+            return
         placed = self._groups.placed(members, self._placer, self._ledger, self.reservation)
         if len(placed) == len(members):
             for member, placement in placed:

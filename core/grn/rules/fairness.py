@@ -24,7 +24,7 @@ from grn.rules.model import LeaseState
 from grn.rules.units import parse_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from grn.rules.model import Lease, Request
 
@@ -187,6 +187,43 @@ class Limits:
                 whose = f"{limit.of} {request.owner.uid if limit.of == 'user' else limit.pattern}"
                 return f"{running} of at most {limit.most} jobs of {whose} run already"
         return ""
+
+    def reached_together(self, requests: Collection[Request]) -> str:
+        """Say which limit these would exceed if all of them started now; "" if none."""
+        found = self._exceeded(requests, self._running)
+        if found is None:
+            return ""
+        limit, running = self._limits[found[0]], self._running.get(found, 0)
+        whose = f"{limit.of} {limit.pattern if found[1] is None else found[1]}"
+        return (
+            f"{running} of at most {limit.most} jobs of {whose} run already, and the {len(requests)}"
+            " members of the group start together"
+        )
+
+    def never(self, requests: Sequence[Request]) -> str | None:
+        """Say which limit forbids that these ever run at once; `None` if none does."""
+        found = self._exceeded(requests, {})
+        if found is None:
+            return None
+        limit = self._limits[found[0]]
+        whose = f"{limit.of} {limit.pattern if found[1] is None else found[1]}"
+        return (
+            f"group {requests[0].group!r} wants its {len(requests)} members to run at once, and at most"
+            f" {limit.most} jobs of {whose} may (limits)"
+        )
+
+    def _exceeded(
+        self, requests: Iterable[Request], running: Mapping[tuple[int, int | None], int]
+    ) -> tuple[int, int | None] | None:
+        """Return the first limit that these exceed beside what runs, and the user if it is theirs."""
+        more: dict[tuple[int, int | None], int] = {}
+        for request in requests:
+            for number in self._about(request):
+                key = self._key(number, request)
+                more[key] = more.get(key, 0) + 1
+                if running.get(key, 0) + more[key] > self._limits[number].most:
+                    return key
+        return None
 
     def _about(self, request: Request) -> tuple[int, ...]:
         key = (request.type, request.label, request.owner.uid)

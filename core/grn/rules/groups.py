@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from grn.rules import events as ev
 from grn.rules.ledger import Ledger
+from grn.rules.model import DeviceState
 from grn.rules.placing import Placement, Placer
 from grn.rules.waiting import Reservation
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from grn.rules.model import Request
     from grn.rules.waiting import WaitingLine
 
-__all__ = ["GROUP_WAIT_S", "Groups", "asked_together"]
+__all__ = ["GROUP_WAIT_S", "Groups", "asked_together", "withdrawn"]
 
 GROUP_WAIT_S = 600.0
 """So long an incomplete group waits for the rest of it, if the settings say nothing."""
@@ -52,6 +53,8 @@ class Groups:
         self._members: dict[_Key, list[Request]] = {}
         self._of: dict[int, _Key] = {}
         """By ticket, of all members that wait."""
+        self._since: dict[_Key, float] = {}
+        """Since when a group waits for members: since its first one came here, or one left it."""
 
     def __len__(self) -> int:
         return len(self._members)
@@ -89,9 +92,10 @@ class Groups:
             )
         return None
 
-    def add(self, request: Request) -> bool:
+    def add(self, request: Request, now: float) -> bool:
         """Take a member in; tell whether its group is complete and waits in the line by now."""
         members = self._members.setdefault(_key(request), [])
+        self._since.setdefault(_key(request), now)
         members.append(request)
         self._of[request.ticket] = _key(request)
         complete = len(members) >= members[0].group_size
@@ -99,17 +103,18 @@ class Groups:
             self._line.add(members[0])
         return complete
 
-    def remove(self, ticket: int) -> Request | None:
+    def remove(self, ticket: int, now: float) -> Request | None:
         """Take a member out that is withdrawn; the others wait for another one in its place."""
         key = self._of.pop(ticket, None)
         if key is None:
             return None
         members = self._members[key]
-        self._line.remove(members[0].ticket)
+        if self._line.remove(members[0].ticket) is not None:  # it was complete until now
+            self._since[key] = now
         gone = next(request for request in members if request.ticket == ticket)
         members.remove(gone)
         if not members:
-            del self._members[key]
+            del self._members[key], self._since[key]
         return gone
 
     def granted(self, request: Request) -> None:
@@ -118,7 +123,7 @@ class Groups:
         members = self._members[key]
         members.remove(request)
         if not members:
-            del self._members[key]
+            del self._members[key], self._since[key]
 
     def members(self, request: Request) -> Sequence[Request]:
         """Return all that wait with this one, in the order of their arrival."""
@@ -148,14 +153,14 @@ class Groups:
             )
             gone += [(request, text) for request in members]
         for request, _ in gone:
-            self.remove(request.ticket)
+            self.remove(request.ticket, now)
         return gone
 
     def _incomplete(self) -> Iterator[list[Request]]:
         return (found for found in self._members.values() if len(found) < found[0].group_size)
 
     def _due(self, members: Sequence[Request]) -> float:
-        return members[0].arrived_s + self._wait_s
+        return self._since[_key(members[0])] + self._wait_s
 
     def reason(self, ticket: int, placer: Placer, ledger: Ledger) -> str:
         """Say what a group waits for; "" if that is what its first member waits for."""
@@ -218,12 +223,16 @@ class Groups:
     def reserve(
         self, request: Request, placer: Placer, ledger: Ledger, old: Reservation | None
     ) -> Reservation | None:
-        """Choose what is kept for a group at the head; what was kept for it before stays so.
+        """Choose what is kept for a group at the head; what was kept before stays so, on well devices.
 
         It is what the group would get if all leases ended now, and nobody may use it meanwhile who
         could be in the way: no run time is taken into account.
         """
-        if old is not None and old.ticket == request.ticket:
+        if (
+            old is not None
+            and old.ticket == request.ticket
+            and all(ledger.by_uuid[uuid].state is DeviceState.OK for uuid in old.needs_mib)
+        ):
             return old
         drained = ledger.copied()
         for lease in {name for book in drained.books for name in book.bookings}:
@@ -247,20 +256,31 @@ class Groups:
         )
 
 
-def asked_together(machine: Machine, request: Request) -> list[ev.Effect]:
+def asked_together(machine: Machine, request: Request, now: float) -> list[ev.Effect]:
     """Take a member of a group in; refuse them all if they can never run at once."""
     groups = machine.groups
     refusal = groups.refusal(request)
     if refusal:
         machine.forget_ticket(request.ticket)
         return [ev.Refused(request.ticket, "usage", refusal, request)]
-    if not groups.add(request):
+    if not groups.add(request, now):
         return []
     members = groups.members(request)
-    refusal = groups.impossible(request, machine.placer, machine.ledger)
+    refusal = groups.impossible(request, machine.placer, machine.ledger) or machine.limits.never(
+        members
+    )
     if refusal is None:
         return []
     for member in members:
         machine.forget_ticket(member.ticket)
-        groups.remove(member.ticket)
+        groups.remove(member.ticket, now)
     return [ev.Refused(member.ticket, "impossible", refusal, member) for member in members]
+
+
+def withdrawn(machine: Machine, ticket: int, now: float) -> Request | None:
+    """Take a request out of wherever it waits; `None` if it waits no more."""
+    return (
+        machine.nested.waiting.pop(ticket, None)
+        or machine.groups.remove(ticket, now)
+        or machine.line.remove(ticket)
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from grn.rules import events as ev
+from grn.rules.groups import asked_together
 from grn.rules.model import LeaseState
 from grn.rules.nested import Hold
 
@@ -57,6 +58,9 @@ def grant_inside(machine: Machine, effects: list[ev.Effect]) -> bool:
         refusal = machine.placer.impossible(request)
         if refusal:
             effects.append(ev.Refused(ticket, "impossible", refusal, request))
+        elif request.group:
+            effects += asked_together(machine, request, machine.placer.now)
+            joined = True
         else:
             machine.line.add(request)
             joined = True

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from grn.rules.estimate import Profile
     from grn.rules.ledger import Book, Ledger
     from grn.rules.model import Device, End, Lease
+    from grn.rules.nested import NestedBook
     from grn.rules.peaks import Peak
     from grn.rules.profiles import ProfileBook
 
@@ -42,10 +43,13 @@ _OF_OTHERS = 120
 class Learning:
     """Turns measurements of leases into profiles."""
 
-    def __init__(self, ledger: Ledger, profiles: ProfileBook, provisional_after_s: float) -> None:
+    def __init__(
+        self, ledger: Ledger, profiles: ProfileBook, provisional_after_s: float, nested: NestedBook
+    ) -> None:
         self._ledger = ledger
         self._profiles = profiles
         self._provisional_after_s = provisional_after_s
+        self._nested = nested
 
     # -- while it runs --------------------------------------------------------------------------
 
@@ -95,8 +99,8 @@ class Learning:
     def _maybe_provisional(self, lease: Lease, now: float) -> list[ev.Effect]:
         """Let siblings start beside a long first run once its memory has settled."""
         known, seen = peak_of(lease), lease.peak_mib
-        if known is None or not seen:
-            return []
+        if known is None or not seen or self._nested.used(lease.id):
+            return []  # what was promised inside it stays booked
         # A lease of a former broker may have peaked before the first reading kept here.
         since = next((at for at, mib in lease.history if mib == seen), lease.history[0][0])
         if now - since < self._provisional_after_s and not has_cycles(lease.history):

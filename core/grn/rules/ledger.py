@@ -94,6 +94,8 @@ class Book:
     hides_processes: bool = False
     """The driver lists nobody, though memory is held."""
     usage_known: bool = True
+    used_mib: int | None = None
+    """What all processes held here when the device was last read well, if it said so."""
     committed_mib: int = 0
     bookings: dict[str, Booking] = field(default_factory=dict)
     utilisation: int | None = None
@@ -261,6 +263,24 @@ class Ledger:
         pooled = self._pooled.pop(lease)
         self.cpus.booked -= pooled.cpus
         self.ram.booked -= pooled.ram_mib + pooled.on_devices_mib
+
+    def end(self, lease: str, uuids: tuple[str, ...]) -> None:
+        """Take out a lease that has ended.
+
+        Where nobody says who holds what, its processes may hold on: what is held beyond the other
+        bookings is foreign until the device is read again.
+        """
+        vague = [
+            book
+            for uuid in uuids
+            if (book := self.by_uuid.get(uuid)) is not None
+            and (book.bookings[lease].unseen or book.bookings[lease].by_delta)
+        ]
+        self.remove(lease, uuids)
+        for book in vague:
+            if book.used_mib is not None:
+                book.foreign_mib = max(book.foreign_mib, book.used_mib - book.committed_mib)
+                book.baseline_mib = max(book.baseline_mib, book.foreign_mib)
 
     @contextmanager
     def without(self, leases: Iterable[str]) -> Iterator[None]:

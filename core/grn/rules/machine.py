@@ -24,7 +24,7 @@ from grn.rules.cores import choose_cores
 from grn.rules.deciding import Decider
 from grn.rules.disk import disk_failed, disk_healed
 from grn.rules.fairness import Limits
-from grn.rules.groups import GROUP_WAIT_S, Groups, asked_together
+from grn.rules.groups import GROUP_WAIT_S, Groups, asked_together, withdrawn
 from grn.rules.health import xid_text
 from grn.rules.inside import (
     asked_inside,
@@ -108,7 +108,7 @@ class Machine:
         self.looked_s = 0.0
         self.profiles = profiles
         self.placer = Placer(self.ledger, profiles, self.leases, note=note, policies=policies)
-        self.learning = Learning(self.ledger, profiles, provisional_after_s)
+        self.learning = Learning(self.ledger, profiles, provisional_after_s, self.nested)
         self.health: dict[str, DeviceHealth] = {}
         """By UUID, of devices of whose health anything was ever said."""
         self.disk_problem = ""
@@ -188,14 +188,13 @@ class Machine:
             return [ev.Refused(request.ticket, "impossible", refusal, request)]
         if request.group:
             self._fresh.add(request.ticket)
-            return asked_together(self, request)
+            return asked_together(self, request, event.now)
         self.line.add(request)
         self._fresh.add(request.ticket)
         return []
 
     def _cancelled(self, event: ev.Cancelled) -> list[ev.Effect]:
-        inside = self.nested.waiting.pop(event.ticket, None)
-        request = self.groups.remove(event.ticket) or self.line.remove(event.ticket) or inside
+        request = withdrawn(self, event.ticket, event.now)
         if request is None:
             return []
         self.forget_ticket(event.ticket)
@@ -464,7 +463,7 @@ class Machine:
         del self.leases[lease.id]
         self.draining.discard(lease.id)
         self.nested.forget_lease(lease.id)
-        self.ledger.remove(lease.id, lease.uuids)
+        self.ledger.end(lease.id, lease.uuids)
         self.dirty = True
         return [ev.Record(end_record(lease))]
 

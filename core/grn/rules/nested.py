@@ -48,6 +48,10 @@ class NestedBook:
         """Whether a nested job runs in the lease."""
         return any(hold.lease == lease for hold in self.holds.values())
 
+    def used(self, lease: str) -> bool:
+        """Whether nested jobs run in the lease, or wait there for room that it was said to have."""
+        return self.held(lease) or any(x.outer == lease for x in self.waiting.values())
+
     def impossible(self, request: Request, outer: Lease) -> str | None:
         """Say why the request can never be met inside `outer`, with numbers; `None` if it can."""
         gpus = request.gpus or 0

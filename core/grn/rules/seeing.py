@@ -77,6 +77,7 @@ def _take(machine: Machine, reading: ev.Reading, now: float) -> list[ev.Effect]:
     _take_use(book, reading)
     if reading.state is DeviceState.OK:
         book.usage_known = reading.used_mib is not None
+        book.used_mib = reading.used_mib
         book.strangers = reading.strangers
         book.hides_processes = reading.hidden
         if reading.leases is not None:

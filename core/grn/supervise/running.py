@@ -6,6 +6,7 @@ background processes are kept, waited for or stopped as asked, whatever happens 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 
@@ -111,7 +112,9 @@ class Running:
         They are our children and not reaped, so their numbers cannot mean anything else.
         """
         for pid in self._mains:
-            os.kill(pid, number)
+            # One that runs as another user now (sudo) is not ours to signal: it goes on, and so do we.
+            with contextlib.suppress(PermissionError):
+                os.kill(pid, number)
 
     def stop(self, job: Job, *, ask_s: float, reconsider: Callable[[], bool]) -> None:
         """End a job and all its processes; `reconsider` may call it off, see `Stopper.begin`."""
