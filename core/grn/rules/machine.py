@@ -250,7 +250,7 @@ class Machine:
             for uuid in lease.uuids:
                 booking = self.ledger.by_uuid[uuid].bookings[lease.id]
                 held[uuid] = max(held.get(uuid, 0), booking.measured_mib)
-            self._effects += self.end(lease)
+            self._effects += self.end(lease, replaced=True)
         self._effects += self._grant(self._settling, request, placement)
         for uuid, mib in held.items():
             self.ledger.measure(f"{self.token}-{self.number}", uuid, mib)
@@ -458,12 +458,12 @@ class Machine:
         text = f"draining lease={lease.id} reason='its processes live or hold device memory'"
         return [ev.Record(main_record(lease)), ev.Said("info", text)]
 
-    def end(self, lease: Lease) -> list[ev.Effect]:
-        """Take a lease out of the books."""
+    def end(self, lease: Lease, *, replaced: bool = False) -> list[ev.Effect]:
+        """Take a lease out of the books. `replaced`: by one whose process holds on what it holds."""
         del self.leases[lease.id]
         self.draining.discard(lease.id)
         self.nested.forget_lease(lease.id)
-        self.ledger.end(lease.id, lease.uuids)
+        (self.ledger.remove if replaced else self.ledger.end)(lease.id, lease.uuids)
         self.dirty = True
         return [ev.Record(end_record(lease))]
 

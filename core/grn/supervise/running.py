@@ -6,7 +6,6 @@ background processes are kept, waited for or stopped as asked, whatever happens 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 
@@ -113,8 +112,10 @@ class Running:
         """
         for pid in self._mains:
             # One that runs as another user now (sudo) is not ours to signal: it goes on, and so do we.
-            with contextlib.suppress(PermissionError):
+            try:
                 os.kill(pid, number)
+            except PermissionError:
+                continue
 
     def stop(self, job: Job, *, ask_s: float, reconsider: Callable[[], bool]) -> None:
         """End a job and all its processes; `reconsider` may call it off, see `Stopper.begin`."""
