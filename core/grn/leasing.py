@@ -23,7 +23,7 @@ from grn import hub, hubasync
 from grn.affinity import bind_here
 from grn.applied import Applied, apply, bound, changes, mask_of_kept, take_back
 from grn.endings import ending_of
-from grn.errors import BrokerUnavailable, GrnError, LeaseError
+from grn.errors import BrokerUnavailable, GrnError, LeaseError, PathError
 from grn.nesting import enter, leave
 from grn.reporting import of_frameworks, whole_mib
 from grn.rules.environment import derive, explain_lines
@@ -61,6 +61,7 @@ class HeldLease:
         self._settings = derive(message, dict(os.environ), explicit) if grant is not None else []
         self._explicit = explicit
         self._applied: Applied | None = None
+        self._ended = False
         self._binding: Binding | None = None
 
     @property
@@ -94,10 +95,13 @@ class HeldLease:
 
         Raises:
             LeaseError: if a lease with other devices is in force in this process, in whichever
-                thread; or if the process may have other devices open since an earlier lease.
+                thread; if the process may have other devices open since an earlier lease; or if
+                this lease has ended.
         """
         if self.grant is None or self._applied is not None:
             return
+        if self._ended:
+            raise LeaseError(f"lease {self.id} has ended with its block: apply it within")
         if self.grant.pid != os.getpid():
             raise LeaseError(
                 f"lease {self.id} is held by process {self.grant.pid}, not by this one"
@@ -165,11 +169,11 @@ class _Block:
             warn(text)
         return held
 
-    def _unavailable(self, error: BrokerUnavailable) -> HeldLease:
+    def _unavailable(self, error: BrokerUnavailable | PathError) -> HeldLease:
         """Go on without a lease, if that is wanted.
 
         Raises:
-            BrokerUnavailable: if it is not.
+            BrokerUnavailable, PathError: if it is not.
         """
         if not self._wish.run_without:
             raise error
@@ -182,6 +186,7 @@ class _Block:
             return None
         leave(self._outside)
         held.take_back()
+        held._ended = True  # noqa: SLF001 - made here, and let go of here
         return held.grant
 
 
@@ -199,7 +204,7 @@ class LeaseBlock(_Block):
         try:
             with bound():
                 grant = hub.acquire(message, wait_s=self._wish.wait_s)
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, PathError) as error:
             return self._unavailable(error)
         return self._hold(grant, explicit)
 
@@ -222,7 +227,7 @@ class LeaseBlockAsync(_Block):
         try:
             with bound():
                 grant = await hubasync.acquire(message, wait_s=self._wish.wait_s)
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, PathError) as error:
             return self._unavailable(error)
         return self._hold(grant, explicit)
 

@@ -245,7 +245,11 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     drop = (*_NOT_FOR_BROKERS, *_OF_THE_LEASE) if in_lease else _NOT_FOR_BROKERS
     kept = {name: value for name, value in environ.items() if name not in drop}
     kept[procs.BROKER_SIGN] = "1"  # a supervisor that adopts it knows it for what it is
-    if "PYTHONPATH" in kept:  # relative entries mean our working folder, not the broker's
+    # What is relative means our working folder, not the broker's.
+    for name in ("GRN_STATE_DIR", "GRN_CONFIG"):
+        if kept.get(name):
+            kept[name] = os.path.abspath(kept[name])
+    if "PYTHONPATH" in kept:
         entries = kept["PYTHONPATH"].split(os.pathsep)
         kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in entries)
     return kept

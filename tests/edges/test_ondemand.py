@@ -161,6 +161,18 @@ def test_the_broker_is_detached(broker: Broker, monkeypatch: pytest.MonkeyPatch)
     assert os.path.abspath("some/where") in str(about["path"])
 
 
+def test_relative_folders_are_those_of_who_starts_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker works in the root folder, where they would mean another place."""
+    monkeypatch.setenv("GRN_STATE_DIR", "some/state")
+    monkeypatch.setenv("GRN_CONFIG", "")
+    ondemand.ensure_broker(broker.settings).close()
+    env = broker.only()["env"]
+    assert isinstance(env, dict)
+    assert (env["GRN_STATE_DIR"], env["GRN_CONFIG"]) == (os.path.abspath("some/state"), "")
+
+
 def test_a_subreaper_does_not_adopt_the_broker(broker: Broker) -> None:
     """A supervisor, which adopts its job's orphans, gets no broker among them, and stays one."""
     code = (
