@@ -65,6 +65,7 @@ class Page:
     foreign: int = 0
     baseline: int = 0
     usage_known: bool = True
+    used: int | None = None
 
 
 class Facts(RuleBasedStateMachine):
@@ -119,8 +120,10 @@ class Facts(RuleBasedStateMachine):
 
     def _free(self, uuid: str) -> int:
         page = self.pages[uuid]
-        taken = sum(max(held.booked, held.measured.get(uuid, 0)) for held in self._on(uuid))
-        return max(0, page.device.capacity_mib - page.foreign - taken)
+        return max(0, page.device.capacity_mib - page.foreign - self._taken(uuid))
+
+    def _taken(self, uuid: str) -> int:
+        return sum(max(held.booked, held.measured.get(uuid, 0)) for held in self._on(uuid))
 
     def _possible(self, request: Request) -> bool:
         if (request.cpus or 0) > CPUS or (request.ram_mib or 0) > RAM_MIB:
@@ -171,8 +174,12 @@ class Facts(RuleBasedStateMachine):
             )
         elif record["ev"] == "end":
             assert lease not in self.ended, "a lease ends once"
-            del self.held[lease]
+            gone = self.held.pop(lease)
             self.ended.add(lease)
+            for page in (self.pages[uuid] for uuid in gone.vague):
+                left = (page.used or 0) - self._taken(page.device.uuid)
+                page.foreign = max(page.foreign, left if page.used is not None else 0)
+                page.baseline = max(page.baseline, page.foreign if page.used is not None else 0)
         else:
             self._changed(self.held[lease], record)
 
@@ -267,6 +274,7 @@ class Facts(RuleBasedStateMachine):
         if reading.state is not DeviceState.OK:
             return
         page.usage_known = reading.used_mib is not None
+        page.used = reading.used_mib
         on = {lease for lease, held in self.held.items() if reading.uuid in held.uuids}
         if reading.leases is None:
             self._seen_total(reading, page, on)

@@ -322,7 +322,7 @@ class MachineAgainstPromises(Facts):
                 held.main = "own" if known.main == known.request.owner else "child"
         for page in self.pages.values():
             page.state, page.foreign, page.usage_known = DeviceState.OK, 0, True
-            page.baseline = 0
+            page.baseline, page.used = 0, None
         self._books_agree()
         self.machine.check_invariants()
 
