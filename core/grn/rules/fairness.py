@@ -217,7 +217,7 @@ class Limits:
     ) -> tuple[int, int | None] | None:
         """Return the first limit that these exceed beside what runs, and the user if it is theirs."""
         more: dict[tuple[int, int | None], int] = {}
-        for request in requests:
+        for request in requests if self._limits else ():
             for number in self._about(request):
                 key = self._key(number, request)
                 more[key] = more.get(key, 0) + 1
