@@ -331,6 +331,9 @@ def test_what_is_kept_for_a_group_leaves_a_lost_device() -> None:
     gone = min(kept)
     stage.states[gone] = DeviceState.LOST
     stage.look()
+    stage.settle()
+    kept = set(stage.machine.reservation.needs_mib)
+    assert kept == {"GPU-0000", "GPU-0001", "GPU-0002"} - {gone}
     for job in small:
         assert job.lease is not None
         if job.lease.uuids != (gone,):

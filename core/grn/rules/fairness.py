@@ -182,10 +182,10 @@ class Limits:
         if not self._limits:
             return ""
         for number in self._about(request):
-            limit, running = self._limits[number], self._running.get(self._key(number, request), 0)
-            if running >= limit.most:
-                whose = f"{limit.of} {request.owner.uid if limit.of == 'user' else limit.pattern}"
-                return f"{running} of at most {limit.most} jobs of {whose} run already"
+            key = self._key(number, request)
+            running = self._running.get(key, 0)
+            if running >= self._limits[number].most:
+                return f"{running} of {self._most(key)} run already"
         return ""
 
     def reached_together(self, requests: Collection[Request]) -> str:
@@ -193,10 +193,8 @@ class Limits:
         found = self._exceeded(requests, self._running)
         if found is None:
             return ""
-        limit, running = self._limits[found[0]], self._running.get(found, 0)
-        whose = f"{limit.of} {limit.pattern if found[1] is None else found[1]}"
         return (
-            f"{running} of at most {limit.most} jobs of {whose} run already, and the {len(requests)}"
+            f"{self._running.get(found, 0)} of {self._most(found)} run already, and the {len(requests)}"
             " members of the group start together"
         )
 
@@ -205,12 +203,14 @@ class Limits:
         found = self._exceeded(requests, {})
         if found is None:
             return None
-        limit = self._limits[found[0]]
-        whose = f"{limit.of} {limit.pattern if found[1] is None else found[1]}"
         return (
-            f"group {requests[0].group!r} wants its {len(requests)} members to run at once, and at most"
-            f" {limit.most} jobs of {whose} may (limits)"
+            f"group {requests[0].group!r} wants its {len(requests)} members to run at once, and"
+            f" {self._most(found)} may (limits)"
         )
+
+    def _most(self, key: tuple[int, int | None]) -> str:
+        limit, uid = self._limits[key[0]], key[1]
+        return f"at most {limit.most} jobs of {limit.of} {limit.pattern if uid is None else uid}"
 
     def _exceeded(
         self, requests: Iterable[Request], running: Mapping[tuple[int, int | None], int]
