@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 NOBODY = 65534
 
 
+def detached_child(log: str) -> int:
+    """Return the process that a stand-in job has left behind, by its log."""
+    with open(log, encoding="utf-8") as file:
+        return int(file.read().partition("detached child=")[2].split()[0])
+
+
+def _with_no_memory(status: dict[str, Any]) -> dict[str, Any] | None:
+    (lease,) = status["leases"]
+    found: dict[str, Any] = lease
+    return found if found["left_over"] and found["measured_mib"] == 0 else None
+
+
 def test_a_killed_client_frees_its_lease(new_env: NewEnv):
     """When the owner dies and nothing of it holds memory, a waiter is granted at once."""
     env = new_env(sample_fast="60", sample_slow="60")
@@ -76,6 +88,32 @@ def test_a_job_that_has_not_allocated_yet_outlives_its_client(new_env: NewEnv):
     assert not waiter.decided([request])
     assert procs.start_time(job.pid) is not None
     job.finish()
+    assert waiter.granted(request, within_s=10)
+
+
+def test_a_worker_that_has_not_allocated_yet_outlives_client_and_parent(new_env: NewEnv):
+    """A shell that is killed with its client has started a training: it will want its share."""
+    env = new_env(sample_fast="0.05")
+    owner, waiter = env.remote(), env.talker()
+    grant = owner.acquire("t", memory_mib=4000)
+    log = os.path.join(env.folder, "job.log")
+    shell = env.job(owner, grant, "--memory=4000MiB", "--detached-child=3600", f"--log={log}")
+    shell.wait_holding()
+    worker = detached_child(log)
+    owner.kill()
+    os.kill(shell.pid, 9)
+    wait_gone(shell.pid)
+    request = waiter.ask("b", memory_mib=8000)
+    try:
+        lease = eventually(lambda: _with_no_memory(waiter.status()), what="a kept lease")
+        assert (lease["state"], lease["left_over"]) == ("draining", [worker])
+        assert not waiter.decided([request])
+        env.restart()
+        waiter = env.talker()
+        request = waiter.ask("b", memory_mib=8000)
+        assert not waiter.decided([request])
+    finally:
+        os.kill(worker, 9)
     assert waiter.granted(request, within_s=10)
 
 
@@ -137,8 +175,7 @@ def test_a_left_over_without_memory_keeps_nothing(new_env: NewEnv):
     log = os.path.join(env.folder, "job.log")
     job = env.job(talker, grant, "--memory=3000MiB", "--detached-child=3600", f"--log={log}")
     job.wait_holding()
-    with open(log, encoding="utf-8") as file:
-        left = int(file.read().partition("detached child=")[2].split()[0])
+    left = detached_child(log)
     try:
         assert job.finish() == 0
         talker.release(grant)

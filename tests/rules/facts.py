@@ -36,6 +36,10 @@ class Held:
     ram: int
     main: str = "none"  # or "own" (the client computes itself), "child", "dead"
     owner_gone: bool = False
+    orphaned: bool = False
+    """Nobody saw its end, since its client died before."""
+    lives_on: bool = False
+    """A process of it that is not its main one was last seen to live."""
     measured: dict[str, int] = field(default_factory=dict)
     nested: dict[int, int] = field(default_factory=dict)
     """Ticket -> MiB, of the jobs inside it."""
@@ -53,7 +57,8 @@ class Held:
     @property
     def kept(self) -> bool:
         """Whether something of it outlives its release."""
-        return self.main == "child" or self.holds or bool(self.nested)
+        lives = self.main == "child" or (self.orphaned and self.lives_on)
+        return lives or self.holds or bool(self.nested)
 
 
 @dataclass
@@ -248,12 +253,16 @@ class Facts(RuleBasedStateMachine):
     def _refusals(self, effects: Iterable[ev.Effect]) -> list[ev.Refused]:
         return [effect for effect in effects if isinstance(effect, ev.Refused)]
 
-    def _sample(self, readings: list[ev.Reading]) -> None:
+    def _sample(self, readings: list[ev.Reading], living: Iterable[str] = ()) -> None:
+        """Look at devices; `living`: the leases of which processes were found."""
+        left_over = {lease: (77,) for lease in living if self.held[lease].orphaned}
+        for lease, held in self.held.items():
+            held.lives_on = lease in left_over
         for reading in readings:
             self._seen(reading)
         ends = {lease for lease, held in self.held.items() if self._has_drained(held)}
         before = set(self.held)
-        self._step(ev.Sampled(self.now, tuple(readings), {}))
+        self._step(ev.Sampled(self.now, tuple(readings), left_over))
         assert before - set(self.held) == ends
 
     def _has_drained(self, held: Held) -> bool:
@@ -262,7 +271,8 @@ class Facts(RuleBasedStateMachine):
             return False
         for uuid in held.uuids:
             state = self.pages[uuid].state
-            if held.main in {"none", "dead"} and (uuid in held.vague or state is DeviceState.LOST):
+            nobody = held.main in {"none", "dead"} and not held.lives_on
+            if nobody and (uuid in held.vague or state is DeviceState.LOST):
                 held.measured[uuid] = 0
             elif state is not DeviceState.OK:
                 return False

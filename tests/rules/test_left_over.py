@@ -92,6 +92,55 @@ def test_without_any_it_is_over_at_once(end: str) -> None:
     assert machine.leases == {}
 
 
+def clean(left_over: dict[str, tuple[int, ...]]) -> ev.Sampled:
+    """Look at the first device, whose driver says that nobody holds anything."""
+    return ev.Sampled(5.0, (ev.Reading("GPU-0", DeviceState.OK, "", 0, 0, {}, {}),), left_over)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["one broker", "a successor"])
+def test_what_runs_on_after_a_killed_client_keeps_its_lease(*, again: bool) -> None:
+    """Nobody saw the job's end: its processes may allocate what is booked at any moment."""
+    machine, lease = machine_with_a_lease()
+    machine.step(ev.Started(0.5, lease, Owner(60, 2)))
+    machine.step(clean({}))
+    machine.step(ev.OwnerGone(1.0, lease, main_alive=False, left_over=(77,)))
+    if again:
+        records, machine = machine.snapshot(), fresh_machine()
+        assert machine.restore(records, 1.5) == []
+        machine.step(ev.OwnerGone(1.6, lease, main_alive=False, left_over=(77,)))
+    assert machine.leases[lease].state == "draining"
+    assert machine.ledger.by_uuid["GPU-0"].booked_mib == 1000
+    machine.step(clean({lease: (77,)}))
+    assert machine.leases[lease].left_over == (77,)
+    machine.step(clean({}))
+    assert lease not in machine.leases
+    machine.check_invariants()
+
+
+def test_the_end_of_an_orphans_main_process_is_not_the_end_of_all() -> None:
+    """The kernel kills a command with its client, a moment later: what it had started lives."""
+    machine, lease = machine_with_a_lease()
+    machine.step(ev.Started(0.5, lease, Owner(60, 2)))
+    machine.step(ev.OwnerGone(1.0, lease, main_alive=True, left_over=(60, 77)))
+    machine.step(ev.MainGone(1.1, lease, left_over=(77,)))
+    assert machine.leases[lease].left_over == (77,)
+    machine.step(ev.MainGone(3.0, lease))
+    assert lease not in machine.leases
+
+
+def test_a_helper_of_a_job_that_ended_does_not_become_an_orphan() -> None:
+    """Its end was told: what keeps the lease then is memory, also when the client is gone."""
+    machine, lease = machine_with_a_lease()
+    machine.step(ev.Started(0.5, lease, Owner(60, 2)))
+    held = ev.Reading("GPU-0", DeviceState.OK, "", 500, 0, {lease: 500}, {lease: (77,)})
+    machine.step(ev.Sampled(0.6, (held,), {}))
+    machine.step(ev.Released(1.0, lease, End(exit_code=0), 9))
+    machine.step(ev.OwnerGone(1.1, lease, main_alive=False, left_over=(77,)))
+    assert machine.leases[lease].state == "draining"
+    machine.step(clean({lease: (77,)}))
+    assert lease not in machine.leases
+
+
 def test_on_devices_that_say_all_nothing_is_unseen() -> None:
     """A clean reading by process is the whole truth."""
     machine, lease = machine_with_a_lease()

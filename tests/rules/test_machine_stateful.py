@@ -220,9 +220,9 @@ class MachineAgainstPromises(Facts):
         assert (lease in self.held) == kept
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data(), lives=st.booleans())
-    def owner_gone(self, data: st.DataObject, *, lives: bool) -> None:
-        """A client died: the same holds."""
+    @rule(data=st.data(), lives=st.booleans(), others=st.booleans())
+    def owner_gone(self, data: st.DataObject, *, lives: bool, others: bool) -> None:
+        """A client died: what runs on of a job that nobody saw end keeps its lease, too."""
         lease = data.draw(st.sampled_from(sorted(self.held)))
         held = self.held[lease]
         if held.owner_gone:
@@ -230,19 +230,24 @@ class MachineAgainstPromises(Facts):
         held.owner_gone = True
         if held.main == "own" or (held.main == "child" and not lives):
             held.main = "dead"
+        held.orphaned |= held.state != "draining"
+        held.lives_on = others and held.orphaned
         kept = held.kept
-        self._step(ev.OwnerGone(self.now, lease, main_alive=held.main == "child"))
+        left_over = (77,) if held.lives_on else ()
+        main_alive = held.main == "child"
+        self._step(ev.OwnerGone(self.now, lease, main_alive=main_alive, left_over=left_over))
         assert (lease in self.held) == kept
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def main_gone(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), others=st.booleans())
+    def main_gone(self, data: st.DataObject, *, others: bool) -> None:
         """A job's main process died."""
         lease = data.draw(st.sampled_from(sorted(self.held)))
         held = self.held[lease]
         held.main = "dead"
+        held.lives_on = others and held.orphaned
         ends = held.state == "draining" and not held.kept
-        self._step(ev.MainGone(self.now, lease))
+        self._step(ev.MainGone(self.now, lease, (77,) if held.lives_on else ()))
         assert (lease in self.held) != ends
 
     # -- devices --------------------------------------------------------------------------------
@@ -250,7 +255,8 @@ class MachineAgainstPromises(Facts):
     @rule(data=st.data(), settle=st.booleans())
     def look(self, data: st.DataObject, *, settle: bool) -> None:
         """Readings may say anything, or nothing."""
-        self._sample([self._any_reading(data, uuid) for uuid in self.pages])
+        readings = [self._any_reading(data, uuid) for uuid in self.pages]
+        self._sample(readings, [lease for lease in self.held if data.draw(st.booleans())])
         if settle:
             self._settle()
 
@@ -315,7 +321,7 @@ class MachineAgainstPromises(Facts):
             held.restored = True
             held.vague.clear()
             held.company.clear()
-            held.owner_gone = False
+            held.owner_gone = held.lives_on = False
             known = self.machine.leases[lease_id]
             if held.main == "dead" and known.main is not None:
                 # No record tells of a death: the watcher will, once more.

@@ -114,6 +114,7 @@ def test_a_change_tells_main_process_and_state() -> None:
         "state": "draining",
         "booked_mib": 1000,
         "started_s": 0.0,
+        "orphaned": False,
     }
 
 

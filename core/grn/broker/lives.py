@@ -40,10 +40,12 @@ class Lives:
 
     def _end_of_owner(self, owner: Owner) -> None:
         core = self._core
-        for lease in [x for x in core.machine.leases.values() if x.request.owner == owner]:
+        theirs = [x for x in core.machine.leases.values() if x.request.owner == owner]
+        marked = procs.with_marker() if theirs else {}
+        for lease in theirs:
             main = lease.main
             alive = main is not None and procs.is_alive(main.pid, main.start)
-            left_over = core.left_over_unseen(lease.id)
+            left_over = tuple(marked.get(lease.id, ()))
             core.step(ev.OwnerGone(core.now(), lease.id, main_alive=alive, left_over=left_over))
             core.sampler.notice(lease)
             # Also if it has ended: workers may hold memory on, and the rules must hear of its end.
@@ -83,7 +85,7 @@ class Lives:
 
     def _end_of_main(self, lease_id: str) -> None:
         core = self._core
-        left_over = core.left_over_unseen(lease_id)
+        left_over = tuple(procs.with_marker().get(lease_id, ()))
         core.step(ev.MainGone(core.now(), lease_id, left_over))
 
     def take_over(self) -> None:

@@ -111,7 +111,7 @@ class OwnerGone(NamedTuple):
     lease: str
     main_alive: bool
     left_over: tuple[int, ...] = ()
-    """As with `Released`."""
+    """All living processes of the lease."""
 
 
 class MainGone(NamedTuple):
@@ -120,7 +120,7 @@ class MainGone(NamedTuple):
     now: float
     lease: str
     left_over: tuple[int, ...] = ()
-    """As with `Released`."""
+    """All living processes of the lease."""
 
 
 class Returned(NamedTuple):

@@ -44,7 +44,7 @@ from grn.rules.placing import Placement, Placer, Waits
 from grn.rules.policy import BUILT_IN
 from grn.rules.promises import check_machine
 from grn.rules.records import end_record, grant_record, main_record
-from grn.rules.seeing import sampled, trusted, unseen
+from grn.rules.seeing import kept_by_left_over, sampled, trusted
 from grn.rules.succession import left_by, restore, returned, snapshot
 from grn.rules.waiting import WaitingLine
 
@@ -405,14 +405,15 @@ class Machine:
         lease.owner_gone = True
         effects: list[ev.Effect] = [ev.Said("warning", f"owner-gone lease={lease.id}")]
         if lease.state is not LeaseState.DRAINING:
+            lease.orphaned = True
             _, learnt = self.learning.ended(lease, LOST, event.now)
             effects += learnt
         in_process = lease.main is None or lease.main == lease.request.owner
         if not event.main_alive:
             lease.main = None
-        drains = (event.main_alive and not in_process) or self.is_used(lease)
-        drains |= bool(event.left_over)
         lease.left_over = event.left_over
+        drains = (event.main_alive and not in_process) or self.is_used(lease)
+        drains = drains or kept_by_left_over(self, lease)
         effects += self.lost(lease, drains=drains)
         return effects + (self.drain(lease, event.now) if drains else self.end(lease))
 
@@ -433,9 +434,9 @@ class Machine:
         return self.end_if_drained(lease) if lease.state is LeaseState.DRAINING else []
 
     def end_if_drained(self, lease: Lease) -> list[ev.Effect]:
-        """End a draining lease, unless its processes live on unseen, or something of it is in use."""
+        """End a draining lease, unless processes keep it, or something of it is in use."""
         lives = lease.main is not None and lease.main != lease.request.owner
-        lives = lives or (bool(lease.left_over) and unseen(self, lease))
+        lives = lives or kept_by_left_over(self, lease)
         return [] if lives or self.is_used(lease) else self.end(lease)
 
     def is_used(self, lease: Lease) -> bool:

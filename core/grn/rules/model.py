@@ -188,6 +188,8 @@ class Lease:
     holders: tuple[int, ...] = ()
     left_over: tuple[int, ...] = ()
     owner_gone: bool = False
+    orphaned: bool = False
+    """Its owner died before the job's end: whatever runs on of it is the job, and keeps it."""
     device_nearly_full: bool = False
     outgrown: bool = False
     foretold: bool = False

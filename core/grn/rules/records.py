@@ -88,6 +88,7 @@ def grant_record(lease: Lease, *, alone: bool, looked_s: float) -> dict[str, obj
         "started_s": lease.started_s,
         "looked_s": looked_s,
         "unwatched": lease.unwatched,
+        "orphaned": lease.orphaned,
         **_ending(lease),
     }
 
@@ -102,6 +103,7 @@ def main_record(lease: Lease) -> dict[str, object]:
         "state": str(lease.state),
         "booked_mib": lease.booked_mib,
         "started_s": lease.started_s,
+        "orphaned": lease.orphaned,
     }
 
 
@@ -202,6 +204,7 @@ def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
         threads=read_number(record, "threads", 1),
         main=main_from_record(record, owner),
         started_s=started_from(record, now),
+        orphaned=bool(record.get("orphaned")),
         unwatched=bool(record.get("unwatched"))
         or looked_s is None
         or not 0 <= now - looked_s <= LONGEST_GAP_S,

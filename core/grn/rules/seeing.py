@@ -68,6 +68,14 @@ def unseen(machine: Machine, lease: Lease) -> bool:
     return any(b.state is not DeviceState.OK or b.bookings[lease.id].unseen for b in books)
 
 
+def kept_by_left_over(machine: Machine, lease: Lease) -> bool:
+    """Whether processes of an ended lease keep it by living on, and not by what they hold only.
+
+    After an end that nobody saw they are the job itself, which may allocate at any moment.
+    """
+    return bool(lease.left_over) and (lease.orphaned or unseen(machine, lease))
+
+
 def _take(machine: Machine, reading: ev.Reading, now: float) -> list[ev.Effect]:
     book = machine.ledger.by_uuid.get(reading.uuid)
     if book is None:

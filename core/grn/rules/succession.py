@@ -138,6 +138,7 @@ def _restore_change(machine: Machine, record: Mapping[str, Any], now: float) -> 
     ending = ending_of(record)
     began = started_from(record, now)
     lease.main = main
+    lease.orphaned |= bool(record.get("orphaned"))
     lease.started_s = began if began is not None else lease.started_s
     if ending[0]:
         lease.outcome, lease.ended_at, lease.end = ending
