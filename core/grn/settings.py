@@ -13,7 +13,7 @@ import os
 
 from grn import paths
 from grn.config import files
-from grn.config.rows import ROWS, parse_margin
+from grn.config.rows import ROWS, parse_margin, read_path
 from grn.errors import UsageError
 
 TYPE_CHECKING = False
@@ -207,7 +207,10 @@ def _given(
     if variable and not (row.key == "devices" and _tells_a_job(variable, environ)):
         yield row.variable, variable
     if row.key in config:
-        yield f"{config_path}, key {row.key}", config[row.key]
+        value = config[row.key]
+        if row.read is read_path and isinstance(value, str) and value[:1] not in ("", "~"):
+            value = os.path.join(os.path.dirname(config_path), value)
+        yield f"{config_path}, key {row.key}", value
 
 
 def _tells_a_job(devices: str, environ: Mapping[str, str]) -> bool:

@@ -115,6 +115,8 @@ class Wish:
         self.priority = priority
         if not _is_number(priority):
             raise UsageError(f"priority={priority!r} is not a whole number; higher goes first")
+        if abs(priority) > _MOST:
+            raise UsageError(f"priority={priority} is too large: {-_MOST} to {_MOST}")
         self.wait_s = _wait_s(wait)
         self.label = _text("label", label)
         self.env = _variables(env)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from grn.errors import BrokerUnavailable, UsageError, WaitExpired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def grn(*words: str) -> subprocess.CompletedProcess[str]:
@@ -112,6 +115,54 @@ def test_closed_pipe_ends_silently() -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize(
+    "words", ["--version", "nonsense", "status --help", "run --gpus", "config"]
+)
+@pytest.mark.parametrize("streams", ["<&- >&- 2>&-", ">&-", "2>&-", "2>/dev/full", ">/dev/full"])
+def test_streams_that_nobody_can_write_to(streams: str, words: str) -> None:
+    """A closed stream is /dev/null, one that is full costs one line; a traceback or 120 nothing."""
+    run = f'"$0" -m grn {words}'
+    usual = subprocess.run(["sh", "-c", run, sys.executable], check=False, capture_output=True)
+    done = subprocess.run(
+        ["sh", "-c", f"{run} {streams}", sys.executable], check=False, capture_output=True
+    )
+    if usual.stdout and streams == ">/dev/full":
+        assert done.returncode == 125
+        assert re.fullmatch(rb"grn.*: No space left on device\n", done.stderr)
+    else:
+        assert done.returncode == usual.returncode
+        assert done.stderr == (b"" if "2>" in streams else usual.stderr)
+
+
+def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
+    """What is printed must never land in a database that was opened as number 1."""
+    environ = {**os.environ, "GRN_STATE_DIR": str(tmp_path)}
+    run = '"$0" -m grn queue add -- true >&- 2>&- <&-'
+    assert (
+        subprocess.run(["sh", "-c", run, sys.executable], env=environ, check=False).returncode == 0
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "grn", "queue", "ls", "--json"],
+        env=environ,
+        capture_output=True,
+        check=True,
+    )
+    assert [job["command"] for job in json.loads(done.stdout)["jobs"]] == ["true"]
+
+
+def test_what_the_system_refuses_is_one_line() -> None:
+    """An error of the operating system that nobody foresaw is told without a traceback, as 125."""
+    code = (
+        "from grn.cli import main as cli\n"
+        "def run(argv):\n open('/nowhere/at/all')\n"
+        "cli.COMMANDS['status'] = run\n"
+        "cli.main(['status'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    text = "grn status: [Errno 2] No such file or directory: '/nowhere/at/all'\n"
+    assert (done.returncode, done.stderr) == (125, text)
 
 
 def test_only_the_chosen_command_is_imported() -> None:

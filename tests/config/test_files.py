@@ -191,6 +191,24 @@ def test_a_file_that_cannot_be_read_is_told(home: Path) -> None:
         load(home, home)
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_never_ends_is_not_read(home: Path, kind: str) -> None:
+    """A pipe that nobody writes to, and a device, are refused at once, and no `pyproject.toml`."""
+    (home / "project" / "pyproject.toml").symlink_to("/dev/zero")
+    own = home / "grn.toml"
+    os.mkfifo(own) if kind == "pipe" else own.symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match=r"cannot read .*grn\.toml: it is not a regular file"):
+        load(home / "project", home)
+    own.unlink()
+    assert load(home / "project", home).project_path is None
+
+
+def test_dev_null_is_an_empty_file(home: Path) -> None:
+    """As people write it who want no configuration."""
+    configured = tables.load(str(home), {"HOME": str(home), "GRN_CONFIG": "/dev/null"})
+    assert configured.flavors == {}
+
+
 def test_an_edit_counts_for_the_next_request(home: Path) -> None:
     """Nothing is kept between two requests."""
     environ = {"HOME": str(home)}

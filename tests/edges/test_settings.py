@@ -53,6 +53,28 @@ def test_flag_beats_variable_beats_file_beats_default(home: dict[str, str], tmp_
     assert (found.cpu_reserve, found.grace_s, found.policy) == (5, 7.0, "pack")
 
 
+def test_paths_of_the_file_do_not_depend_on_who_reads_it_where(
+    home: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`~` is the home folder, a relative path begins at the file: two folders, one broker."""
+    monkeypatch.setenv("HOME", "/home/ada")
+    environ = configured(home, tmp_path, 'socket = "~/s.sock"\nstate_dir = "kept"')
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        found = load({}, environ)
+        assert (found.socket, found.state_dir) == ("/home/ada/s.sock", f"{tmp_path}/kept")
+
+
+@pytest.mark.parametrize("text", ['""', '"a\\u0000b"'])
+def test_what_no_file_can_be_called_is_refused(
+    home: dict[str, str], tmp_path: Path, text: str
+) -> None:
+    """The empty path would be the working folder."""
+    with pytest.raises(UsageError, match=r"my\.toml, key state_dir: .* is no path"):
+        load({}, configured(home, tmp_path, f"state_dir = {text}"))
+
+
 def test_a_flag_that_was_not_given_and_an_empty_variable_say_nothing(home: dict[str, str]) -> None:
     """None and the empty string are no values."""
     environ = {**home, "GRN_POLICY": "", "GRN_MARGIN": "0"}

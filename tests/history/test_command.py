@@ -218,6 +218,7 @@ def test_filters_by_name(grn_history: Callable[..., Said], book: Book) -> None:
         (["--json", "--csv"], "not both"),
         (["show", "nothing"], "no lease 'nothing'"),
         (["show"], "ID"),
+        (["--user", "9" * 30], "user"),
     ],
 )
 def test_a_bad_word_is_a_usage_error(

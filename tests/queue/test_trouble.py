@@ -121,6 +121,7 @@ def test_a_missing_folder_of_odd_bytes_is_a_reason_like_any_other(queue: Make) -
         ({"command": "x", "cwd": 7}, "cwd of job 1"),
         ({"command": "x", "notebook": "y.ipynb"}, "either a command or a notebook"),
         ({"command": "x", "colour": "red"}, "colour"),
+        ({"command": "x", "after": [10**30]}, "after of job 1"),
     ],
 )
 def test_what_no_process_can_be_given_is_refused(
@@ -133,6 +134,32 @@ def test_what_no_process_can_be_given_is_refused(
         json.dump(job, file)
     assert named in q.run("add", "--json", path, status=2).stderr
     assert q.jobs() == {}
+
+
+def test_json_as_deep_as_a_well_is_refused(queue: Make) -> None:
+    """No traceback of a reader that gave up."""
+    q = queue(start=False)
+    path = os.path.join(q.folder, "jobs.json")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("[" * 100_000)
+    assert "is no JSON that can be read" in q.run("add", "--json", path, status=2).stderr
+
+
+@pytest.mark.parametrize("words", [["add", "--after"], ["info"], ["rm"], ["protect"]])
+def test_numbers_that_no_job_or_process_has(queue: Make, words: list[str]) -> None:
+    """One line that says so, however long the number is."""
+    q = queue(start=False)
+    said = q.run(*words, "9" * 30, *(["--", "true"] if words[0] == "add" else []), status=2)
+    assert "999" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_a_state_folder_of_odd_bytes_is_refused(queue: Make) -> None:
+    """The list has no room for such a name, and its owner would die with the first job."""
+    q = queue(start=False)
+    odd = os.fsdecode(os.path.join(os.fsencode(q.folder), b"state-\xff"))
+    said = q.run("add", "--", "true", status=125, GRN_STATE_DIR=odd)
+    assert "GRN_STATE_DIR" in said.stderr
 
 
 def test_the_mask_for_new_files_is_the_submitter_s(queue: Make) -> None:

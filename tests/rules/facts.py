@@ -41,6 +41,8 @@ class Held:
     lives_on: bool = False
     """A process of it that is not its main one was last seen to live."""
     measured: dict[str, int] = field(default_factory=dict)
+    most: dict[str, int] = field(default_factory=dict)
+    """What was seen of it at most by process, of a job that is not over."""
     nested: dict[int, int] = field(default_factory=dict)
     """Ticket -> MiB, of the jobs inside it."""
     restored: bool = False
@@ -48,6 +50,11 @@ class Held:
     """Devices of which nobody can say what its processes hold there."""
     company: set[str] = field(default_factory=set)
     """Devices of which the rise of the total is not only its own."""
+
+    def may_want_again(self, uuid: str, mib: int) -> None:
+        """Keep what it held beyond its booking, while its job runs."""
+        if mib > self.booked and (self.orphaned or self.state != "draining"):
+            self.most[uuid] = max(mib, self.most.get(uuid, 0))
 
     @property
     def holds(self) -> bool:
@@ -128,7 +135,10 @@ class Facts(RuleBasedStateMachine):
         return max(0, page.device.capacity_mib - page.foreign - self._taken(uuid))
 
     def _taken(self, uuid: str) -> int:
-        return sum(max(held.booked, held.measured.get(uuid, 0)) for held in self._on(uuid))
+        return sum(
+            max(held.booked, held.measured.get(uuid, 0), held.most.get(uuid, 0))
+            for held in self._on(uuid)
+        )
 
     def _possible(self, request: Request) -> bool:
         if (request.cpus or 0) > CPUS or (request.ram_mib or 0) > RAM_MIB:
@@ -209,6 +219,8 @@ class Facts(RuleBasedStateMachine):
     def _changed(held: Held, record: dict[str, Any]) -> None:
         if record["state"] == "draining" and held.state != "draining":
             held.cpus = held.ram = 0
+            if not held.orphaned:
+                held.most.clear()
         if record["state"] == "running" and held.state == "probe":
             assert record["booked_mib"] <= held.booked
             held.booked, held.alone = record["booked_mib"], False
@@ -293,7 +305,8 @@ class Facts(RuleBasedStateMachine):
             strays = {k: v for k, v in (reading.leases or {}).items() if k not in on}
             page.foreign = page.baseline = reading.foreign_mib + sum(strays.values())
         for lease in on:
-            self.held[lease].measured[reading.uuid] = reading.leases.get(lease, 0)
+            mib = self.held[lease].measured[reading.uuid] = reading.leases.get(lease, 0)
+            self.held[lease].may_want_again(reading.uuid, mib)
             self.held[lease].company.discard(reading.uuid)
             self.held[lease].vague.discard(reading.uuid)
 

@@ -125,6 +125,46 @@ def test_rebooking_never_books_more() -> None:
     assert ledger.books[0].booked_mib == 3000
 
 
+def test_what_a_job_held_beyond_its_booking_is_kept_while_it_runs() -> None:
+    """It gave memory back between two steps, and the next step wants it again."""
+    ledger = _ledger(10000)
+    book = ledger.books[0]
+    ledger.place("a", ("d0",), 3000)
+    ledger.measure("a", "d0", 6000)
+    ledger.measure("a", "d0", 1000)
+    assert (book.free_mib, book.measured_mib) == (4000, 1000)
+    ledger.drain("a", ("d0",), runs_on=True)
+    assert book.free_mib == 4000
+    ledger.drain("a", ("d0",), runs_on=False)
+    assert book.free_mib == 7000
+    ledger.measure("a", "d0", 5000)
+    ledger.measure("a", "d0", 4000)
+    assert book.free_mib == 6000
+    ledger.check_invariants()
+
+
+def test_a_rise_of_the_total_may_be_a_guest_who_passes_by() -> None:
+    """Where nobody says who holds what, what has gone again is not kept for the lease."""
+    ledger = _ledger(10000)
+    ledger.place("a", ("d0",), 3000)
+    ledger.books[0].bookings["a"].by_delta = True
+    ledger.measure("a", "d0", 6000)
+    ledger.measure("a", "d0", 1000)
+    assert ledger.books[0].free_mib == 7000
+
+
+def test_what_a_job_says_to_have_held_counts_at_once() -> None:
+    """A report of a peak is a peak: also where no look has seen it."""
+    ledger = _ledger(10000)
+    ledger.place("a", ("d0",), 3000)
+    ledger.told("a", ("d0", "gone"), 2000)
+    assert ledger.books[0].free_mib == 7000
+    ledger.told("a", ("d0",), 8000)
+    ledger.told("a", ("d0",), 7000)
+    assert ledger.books[0].free_mib == 2000
+    ledger.check_invariants()
+
+
 def test_cpus_and_ram_are_counted_beside_devices() -> None:
     """A wish fits while the sum stays within the total; an exact fit is a fit."""
     ledger = _ledger(10000, cpus=4, ram_mib=1000)
@@ -132,7 +172,7 @@ def test_cpus_and_ram_are_counted_beside_devices() -> None:
     assert ledger.cpus.fits(1)
     assert not ledger.cpus.fits(2)
     assert not ledger.ram.fits(1)
-    ledger.release_pools("a")
+    ledger.drain("a", (), runs_on=False)
     assert ledger.cpus.fits(4)
     ledger.remove("a", ())
     ledger.check_invariants()
@@ -293,6 +333,8 @@ def test_of_what_was_never_looked_at_nothing_is_claimed() -> None:
             left_mib=None,
             had_company=False,
             utilisation=None,
+            most_mib=0,
+            ended=False,
         )
     }
 

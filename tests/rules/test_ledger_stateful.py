@@ -24,7 +24,11 @@ class _Held:
     measured: dict[str, int] = field(default_factory=dict)
 
     def counts(self, uuid: str) -> int:
-        return max(self.booked, self.measured.get(uuid, 0))
+        return max(self.booked, self.measured.get(uuid, 0), self.most.get(uuid, 0))
+
+    def held_beyond(self, uuid: str, mib: int) -> None:
+        if not self.ended and mib > self.booked:
+            self.most[uuid] = max(mib, self.most.get(uuid, 0))
 
 
 class LedgerAgainstLists(RuleBasedStateMachine):
@@ -88,6 +92,7 @@ class LedgerAgainstLists(RuleBasedStateMachine):
             uuid = data.draw(st.sampled_from(held.uuids))
             self.ledger.measure(lease, uuid, mib)
             held.measured[uuid] = mib
+            held.held_beyond(uuid, mib)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -107,12 +112,27 @@ class LedgerAgainstLists(RuleBasedStateMachine):
             held.booked, held.alone = min(held.booked, mib), False
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def drain(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), mib=MIB)
+    def told(self, data: st.DataObject, mib: int) -> None:
+        """A job says what it held at most."""
+        lease = data.draw(st.sampled_from(sorted(self.held)))
+        held = self.held[lease]
+        if not held.ended:  # the machine takes no word of a job that is over
+            self.ledger.told(lease, held.uuids, mib)
+            for uuid in held.uuids:
+                held.held_beyond(uuid, mib)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), runs_on=st.booleans())
+    def drain(self, data: st.DataObject, *, runs_on: bool) -> None:
         """A lease that drains gives CPUs and RAM back, and its memory later."""
         lease = data.draw(st.sampled_from(sorted(self.held)))
-        self.ledger.release_pools(lease)
-        self.held[lease].cpus = self.held[lease].ram = 0
+        held = self.held[lease]
+        self.ledger.drain(lease, held.uuids, runs_on=runs_on)
+        held.cpus = held.ram = 0
+        if not runs_on:
+            held.ended = True
+            held.most.clear()
 
     @rule(data=st.data(), mib=MIB)
     def others(self, data: st.DataObject, mib: int) -> None:

@@ -317,6 +317,7 @@ class MachineAgainstPromises(Facts):
         self.inside.clear()
         for lease_id, held in self.held.items():
             held.measured.clear()
+            held.most.clear()
             held.nested.clear()
             held.restored = True
             held.vague.clear()

@@ -18,7 +18,7 @@ from grn import procs
 from grn.broker.whose import Whose
 from grn.rules import events as ev
 from grn.rules.attribution import main_processes
-from grn.rules.model import LeaseState
+from grn.rules.model import LONGEST_GAP_S, LeaseState
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,6 +55,7 @@ class Sampler:
         self._checked_s = 0.0
         self._driver: DrivenBackend | None = None
         self._asking = False
+        self._late = False
         self._after_next: list[Callable[[], None]] = []
         self._fresh_until_s = 0.0
         self._health_s = -_HEALTH_EVERY_S
@@ -118,7 +119,13 @@ class Sampler:
             self._timer.cancel()
         self._timer = self._core.loop.call_at(due, self._tick)
 
+    def _is_overdue(self) -> bool:
+        """Whether we could not look when we should have: stopped, or starved of processor or disk."""
+        due = self._timer.when() if self._timer is not None else None
+        return due is not None and self._core.loop.time() - due > LONGEST_GAP_S
+
     def _tick(self) -> None:
+        self._late |= self._is_overdue()
         self._timer = None
         if self._needed_pace() is not None:
             if not self._asking:
@@ -233,7 +240,8 @@ class Sampler:
     def _tell(self, readings: Sequence[DeviceReading]) -> None:
         core = self._core
         understood = self._whose.readings(readings, core.machine.leases)
-        core.step(ev.Sampled(core.now(), understood, self._left_over()))
+        late, self._late = self._late or self._is_overdue(), False
+        core.step(ev.Sampled(core.now(), understood, self._left_over(), late=late))
         core.observers.sampled(understood)
 
     def _left_over(self) -> dict[str, tuple[int, ...]]:

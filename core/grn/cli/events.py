@@ -12,6 +12,7 @@ import json
 import sys
 import time
 
+from grn.cli.numbers import whole
 from grn.cli.table import clean, format_seconds
 from grn.client import Client
 from grn.errors import BrokerGone, BrokerUnavailable
@@ -62,7 +63,10 @@ def _parser() -> argparse.ArgumentParser:
         "--json", action="store_true", help="one JSON object a line (schema 1, see docs/events.md)"
     )
     parser.add_argument(
-        "--since", type=int, metavar="N", help="only what came after event N (0: all that is known)"
+        "--since",
+        type=whole,
+        metavar="N",
+        help="only what came after event N (0: all that is known)",
     )
     parser.add_argument("--socket", metavar="PATH", help="the broker's socket")
     return parser

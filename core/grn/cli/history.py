@@ -14,6 +14,7 @@ import sys
 import time
 
 from grn.cli.names import fitted, job_name
+from grn.cli.numbers import LARGEST
 from grn.cli.table import Table, format_seconds, print_tables
 from grn.errors import UsageError
 from grn.history.filters import Filters, as_kept
@@ -180,7 +181,7 @@ def _filters(args: argparse.Namespace, history: History | None, now: float) -> F
         type=None if args.type is None else as_kept(args.type),
         label=None if args.label is None else as_kept(args.label),
         uid=None if args.user is None else _uid(args.user),
-        engine=args.engine,
+        engine=None if args.engine is None else as_kept(args.engine),
         outcome=args.outcome,
         devices=None if args.device is None else _uuids(args.device, history),
         since=since,
@@ -189,7 +190,7 @@ def _filters(args: argparse.Namespace, history: History | None, now: float) -> F
 
 
 def _uid(name: str) -> int:
-    if name.isascii() and name.isdigit():
+    if name.isascii() and name.isdigit() and int(name) <= LARGEST:
         return int(name)
     import pwd  # noqa: PLC0415 - for one filter
 

@@ -64,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print(HELP)
     if first in {"--version", "-V"}:
         return _print(_version())
-    sys.stderr.write(_advice(first))
+    _open_closed_streams()
+    _complain(_advice(first))
     return UsageError.exit_status
 
 
@@ -205,24 +206,50 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 def _guarded(name: str, argv: list[str]) -> int:
     """Run one command and give each way of ending the form that a shell knows."""
+    _open_closed_streams()
     try:
-        status = COMMANDS[name](argv)
-        # Here, not in the interpreter's last moments: a closed pipe shows only when something is written.
-        if sys.stdout:
+        try:
+            return COMMANDS[name](argv)
+        finally:
+            # Here, not in the interpreter's last moments: what cannot be written shows only now.
+            # Also where argparse leaves, after its help.
             sys.stdout.flush()
     except GrnError as error:
-        sys.stderr.write(f"grn {name}: {error.message}\n")
+        _complain(f"grn {name}: {error.message}\n")
         return error.exit_status
     except KeyboardInterrupt:
         _die_by(signal.SIGINT)
     except BrokenPipeError:
         _die_by(signal.SIGPIPE)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        sys.stderr.write(f"grn {name}: cannot write its output: {error.strerror}\n")
-        os._exit(GrnError.exit_status)  # the interpreter would try once more, and fail aloud
-    return status
+        _fail(f"grn {name}", error)
+
+
+def _open_closed_streams() -> None:
+    """Give each standard stream that the caller has closed to /dev/null, which nobody inherits.
+
+    The lowest number that is free is the stream's own; no file of ours must take it, or what is
+    printed would go into that file.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _complain(text: str) -> None:
+    """Say something on standard error, where that can be written; the exit status says it, too."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - or it is tried again
+
+
+def _fail(who: str, error: OSError) -> NoReturn:
+    """Say what the system refused, in one line; nothing more is written to standard output."""
+    what = "cannot write its output: " if error.errno == errno.ENOSPC else ""
+    _complain(f"{who}: {what}{error.strerror if what else error}\n")
+    os._exit(GrnError.exit_status)  # the interpreter would try once more, and fail aloud
 
 
 def _die_by(number: signal.Signals) -> NoReturn:
@@ -233,11 +260,14 @@ def _die_by(number: signal.Signals) -> NoReturn:
 
 
 def _print(text: str) -> int:
+    _open_closed_streams()
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         _die_by(signal.SIGPIPE)
+    except OSError as error:
+        _fail("grn", error)
     return 0
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
+from grn.cli.numbers import LARGEST
 from grn.cli.runargs import parse
 from grn.errors import UsageError
 from grn.queue.entry import Spec
@@ -154,7 +155,7 @@ def _read(argv: Sequence[str]) -> Wish:
 
 def _set(wish: Wish, name: str, value: str) -> None:
     if name == "--after":
-        if not value.isdigit():
+        if not value.isdecimal() or int(value) > LARGEST:
             raise UsageError(f"--after {value!r} is not the number of a job")
         wish.after.append(int(value))
     elif name == "--name":

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 
+from grn.cli.numbers import LARGEST, whole
 from grn.errors import UsageError
 from grn.queue.changes import Changes
 from grn.queue.places import Places
@@ -51,7 +52,7 @@ def _job(store: Store, word: str) -> int:
     Raises:
         UsageError: there is none, or there are several.
     """
-    if word.isdigit():
+    if word.isdecimal() and int(word) <= LARGEST:
         return store.get(int(word)).id
     found = store.named(word) or store.named(os.path.basename(word))
     if len(found) == 1:
@@ -183,7 +184,7 @@ def _cancel(store: Worklist, jobs: Sequence[int], why: str, *, running: bool = T
 def retry(argv: Sequence[str]) -> int:
     """Add jobs once more that have ended."""
     parser = _parser("retry", "Add jobs once more that have ended; each gets a new number.")
-    parser.add_argument("jobs", nargs="*", type=int, metavar="ID")
+    parser.add_argument("jobs", nargs="*", type=whole, metavar="ID")
     parser.add_argument(
         "--failed",
         action="store_true",

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 
+from grn.cli.numbers import whole
 from grn.errors import JournalError, UsageError
 from grn.queue.changes import Changes
 from grn.queue.lock import owner_of
@@ -38,7 +39,7 @@ def log(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="grn queue log", description="Show what a job wrote.", allow_abbrev=False
     )
-    parser.add_argument("job", type=int, metavar="ID")
+    parser.add_argument("job", type=whole, metavar="ID")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
     args = parser.parse_args(argv)
     places = Places(load({}).state_dir)
@@ -82,7 +83,7 @@ def wait(argv: Sequence[str]) -> int:
         "not held). The status is theirs, the highest if there are several.",
         allow_abbrev=False,
     )
-    parser.add_argument("jobs", type=int, nargs="*", metavar="ID")
+    parser.add_argument("jobs", type=whole, nargs="*", metavar="ID")
     parser.add_argument("--any", action="store_true", help="until one of them has ended")
     parser.add_argument(
         "--timeout", type=_seconds, metavar="TIME", help="at most so long (10m): status 75"

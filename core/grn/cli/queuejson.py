@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+from grn.cli.numbers import LARGEST
 from grn.cli.queueadd import Wish, command_job, notebook_job, refuse
 from grn.cli.runargs import parse
 from grn.errors import UsageError
@@ -38,8 +39,8 @@ def from_json(wish: Wish) -> list[NewJob]:
             read = json.load(file)
     except OSError as error:
         raise UsageError(f"cannot read the jobs in {shown}: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(f"{shown} is no JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{shown} is no JSON that can be read: {error}") from error
     jobs = read if isinstance(read, list) else [read]
     if not jobs:
         raise UsageError(f"there are no jobs in {shown}")
@@ -124,6 +125,7 @@ def _texts(value: Any, what: str) -> list[str]:
 
 
 def _numbers(value: Any, where: str) -> list[int]:
-    if not isinstance(value, list) or not all(type(each) is int for each in value):
+    numbers = isinstance(value, list) and all(type(x) is int and x <= LARGEST for x in value)
+    if not numbers:
         raise UsageError(f"after of {where}: a list of job numbers is expected")
     return value

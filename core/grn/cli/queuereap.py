@@ -16,6 +16,7 @@ import sys
 import time
 
 from grn import procs
+from grn.cli.numbers import whole
 from grn.cli.table import clean
 from grn.client import Client
 from grn.errors import BrokerUnavailable, PathError, UsageError
@@ -67,7 +68,7 @@ def reap(argv: Sequence[str]) -> int:
         description="End the processes that jobs of this queue left behind when they ended.",
         allow_abbrev=False,
     )
-    parser.add_argument("--job", type=int, metavar="ID", help="only those of this job")
+    parser.add_argument("--job", type=whole, metavar="ID", help="only those of this job")
     parser.add_argument("--dry-run", action="store_true", help="only show them")
     parser.add_argument("--all", action="store_true", help="of all jobs, where several left some")
     parser.add_argument("--json", action="store_true", help="one JSON object (schema 1) on stdout")
@@ -165,7 +166,9 @@ def protect(argv: Sequence[str]) -> int:
         "shows how much device memory others hold, which counts as used.",
         allow_abbrev=False,
     )
-    parser.add_argument("pids", nargs="*", type=int, metavar="PID", help="are looked at, not noted")
+    parser.add_argument(
+        "pids", nargs="*", type=whole, metavar="PID", help="are looked at, not noted"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object (schema 1) on stdout")
     args = parser.parse_args(argv)
     marked = {pid: lease for lease, pids in procs.with_marker().items() for pid in pids}

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 
+from grn.cli.numbers import whole
 from grn.cli.table import Table, clean, format_seconds, print_tables, shortened, width
 from grn.queue.places import Places
 from grn.queue.store import Store
@@ -157,7 +158,7 @@ def info(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="grn queue info", description="Show all that is known of one job.", allow_abbrev=False
     )
-    parser.add_argument("job", type=int, metavar="ID")
+    parser.add_argument("job", type=whole, metavar="ID")
     parser.add_argument("--json", action="store_true", help="one JSON object (schema 1) on stdout")
     args = parser.parse_args(argv)
     settings = load({})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from grn.cli.numbers import whole
 from grn.cli.whytext import lines
 from grn.client import Client
 from grn.errors import BrokerSilent, BrokerUnavailable, UsageError
@@ -66,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         " if nothing else has it",
     )
     parser.add_argument(
-        "--gpus", type=int, default=1, metavar="N", help="of a type: for a job on N devices"
+        "--gpus", type=whole, default=1, metavar="N", help="of a type: for a job on N devices"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object (schema 1) on stdout")
     parser.add_argument("--socket", metavar="PATH", help="the broker's socket")

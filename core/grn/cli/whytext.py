@@ -220,7 +220,7 @@ def _prospect(told: Told) -> Iterator[str]:
 def _holders(device: Told, besides: str = "") -> Iterator[str]:
     held = [each for each in device["held_by"] if each["lease"] != besides]
     for each in held[:_HOLDERS]:
-        counts = max(each["booked_mib"], each["measured_mib"])
+        counts = each.get("counts_mib", max(each["booked_mib"], each["measured_mib"]))
         ends = each["ends_s"]
         when = "no known end" if ends is None else _until(ends)
         yield (

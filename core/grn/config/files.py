@@ -14,7 +14,9 @@ Must not: know what the files mean, or keep anything: an edit counts for the nex
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 
 from grn.errors import UsageError
 
@@ -103,10 +105,22 @@ def read(path: str) -> tuple[dict[str, Any], str]:
 
 def _bytes_of(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return _content(path)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _content(path: str) -> bytes:
+    """Return what a file has; of a pipe or a device, which may never end, nothing is read."""
+    with open(path, "rb", opener=_without_waiting) as file:
+        info = os.fstat(file.fileno())
+        if not (stat.S_ISREG(info.st_mode) or os.path.samestat(info, os.stat(os.devnull))):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return file.read()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # for a writer of a pipe
 
 
 def _decoded(path: str, content: bytes) -> str:
@@ -159,8 +173,7 @@ def _may_name_us(path: str) -> bool:
     One that cannot be read is other tools' business.
     """
     try:
-        with open(path, "rb") as file:
-            bare = file.read().translate(None, _NOT_IN_QUOTES)
+        bare = _content(path).translate(None, _NOT_IN_QUOTES)
     except OSError:
         return False
     return b"tool.grn" in bare or (b"grn" in bare and (b"[tool]" in bare or b"tool=" in bare))

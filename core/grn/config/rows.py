@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ROWS", "Row", "parse_margin"]
+__all__ = ["ROWS", "Row", "parse_margin", "read_path"]
 
 _AUTO_MARGIN = (0.05, 256)
 _WHOLE = 100  # percent
@@ -98,8 +98,17 @@ def _text(text: str) -> str | None:
     return text.strip() or None
 
 
-def _path(text: str) -> str:
-    return os.path.abspath(text)  # a broker works in /, so a relative path would mean another place
+def read_path(text: str) -> str:
+    """Read a path of a file, `~` for the home folder; a relative one is of the working folder.
+
+    A broker works in /, where a relative path would mean another place.
+
+    Raises:
+        UsageError: no file can be called that.
+    """
+    if not text or "\0" in text:
+        raise UsageError(f"{text!r} is no path")
+    return os.path.abspath(os.path.expanduser(text))
 
 
 def _one_of(what: str, choices: Sequence[str]) -> Callable[[str], str]:
@@ -190,7 +199,7 @@ def _switch(text: str) -> bool:
 
 
 ROWS = (
-    Row("socket", None, _path, "PATH", "the broker's socket"),
+    Row("socket", None, read_path, "PATH", "the broker's socket"),
     Row(
         "devices",
         None,
@@ -353,7 +362,7 @@ ROWS = (
     Row(
         "state_dir",
         "",
-        _path,
+        read_path,
         "DIR",
         "where profiles and history are kept",
         unset="~/.local/state/grn",

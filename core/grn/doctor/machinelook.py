@@ -95,6 +95,8 @@ def _profiles(path: str) -> tuple[int | None, str]:
     # Without a log of changes beside it nobody writes, and the file alone is all there is;
     # `immutable` keeps SQLite from making files beside it.
     alone = "" if os.path.exists(f"{path}-wal") else "&immutable=1"
+    if not os.path.isfile(path):  # SQLite would wait for the writer of a pipe
+        return None, f"{path} is not a regular file: move it away; the broker makes a new one"
     try:
         with contextlib.closing(
             sqlite3.connect(f"file:{quote(path)}?mode=ro{alone}", uri=True, timeout=1.0)

@@ -16,6 +16,7 @@ import heapq
 import itertools
 import os
 import sqlite3
+import stat
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -88,7 +89,12 @@ class History:
             JournalError: it cannot be read, or a newer GRN made it.
         """
         self.path = path
-        os.stat(path)  # a missing file is no error of SQLite's
+        try:
+            info = os.stat(path)  # a missing file is no error of SQLite's
+        except (NotADirectoryError, ValueError) as error:
+            raise JournalError(f"cannot read the history {path!r}: {error}") from error
+        if not stat.S_ISREG(info.st_mode):  # SQLite would wait for the writer of a pipe
+            raise JournalError(f"cannot read the history {path}: it is not a regular file")
         self._begun = True
         try:
             self._db = self._opened()

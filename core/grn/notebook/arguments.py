@@ -12,7 +12,7 @@ from grn.rules.units import parse_duration_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 __all__ = ["NotebookOptions", "job_type", "options_of", "require", "split"]
@@ -89,12 +89,13 @@ class NotebookOptions:
                 read = json.load(file)
         except OSError as error:
             raise UsageError(f"cannot read the notebook {self.path}: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{self.path} is no notebook: it is not JSON ({error})") from error
         if not isinstance(read, dict) or not isinstance(read.get("cells"), list):
             raise UsageError(f"{self.path} is no notebook of format 4: it has no list of cells")
-        metadata = read.get("metadata")
-        self.metadata = metadata if isinstance(metadata, dict) else {}
+        if problem := _problem_of(read):
+            raise UsageError(f"{self.path} is no notebook of format 4: {problem}")
+        self.metadata = read.get("metadata", {})
         if self.parameters and self.language != "python":
             raise UsageError(
                 f"-p: parameters are set in Python, and {self.path} is written in {self.language}"
@@ -114,6 +115,21 @@ class NotebookOptions:
     def _of(self, table: str, key: str) -> object:
         found = self.metadata.get(table)
         return found.get(key) if isinstance(found, dict) else None
+
+
+def _problem_of(read: Mapping[str, Any]) -> str:
+    """Say what would keep nbformat from reading it, "" if nothing: before a device is asked for."""
+    if type(read.get("nbformat")) is not int:
+        return f"its nbformat is {read.get('nbformat')!r}, no number"
+    if not isinstance(read.get("metadata", {}), dict):
+        return "its metadata is no table"
+    for number, cell in enumerate(read["cells"], 1):
+        if not isinstance(cell, dict) or "cell_type" not in cell:
+            return f"its cell {number} is no cell"
+        source = cell.get("source", "")
+        if not isinstance(source, str | list):
+            return f"the source of its cell {number} is no text"
+    return ""
 
 
 def split(words: Sequence[str]) -> tuple[NotebookOptions, list[str], list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from grn import paths
+from grn.errors import PathError
 from grn.queue.changes import touch
 
 __all__ = ["Places"]
@@ -25,8 +26,16 @@ class Places:
         """Make the folders, private.
 
         Raises:
-            PathError: they cannot be made, or are somebody else's.
+            PathError: they cannot be made, or are somebody else's; or their name is no UTF-8, and
+                the list could not hold where a log is.
         """
+        try:
+            self.folder.encode()
+        except UnicodeEncodeError as error:
+            raise PathError(
+                f"the queue's folder {self.folder!r} is not named in UTF-8: set GRN_STATE_DIR to one"
+                " that is"
+            ) from error
         paths.private_dir(self.folder)
         paths.private_dir(self.logs)
         if not os.path.exists(self.changes):

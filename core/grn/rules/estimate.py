@@ -156,14 +156,16 @@ class Profile:
             at: when it ended, in seconds since 1970.
             censored: it met an out-of-memory and went on with less. Such a peak raises, and never
                 lowers: it moves no window, ages nothing, and ends no raise after an out-of-memory.
+
+        Nor does a run of which nothing was measured: it went well with what it was given.
         """
         self._ended("ok", ran_s)
         self.failures = self.ooms = 0
-        if not censored:
-            self.bump_mib = None
         if peak_mib is None:
             self.unmeasured += 1
             return
+        if not censored:
+            self.bump_mib = None
         self.runs += 1
         self.provisional_mib = None
         self.first_at, self.last_at = self.first_at or at, at or self.last_at
@@ -201,6 +203,26 @@ class Profile:
         if peak_mib <= (self.peak_mib or 0):
             return False
         self.raised_mib, self.raised_source, self.raised_age = peak_mib, source, 0
+        return True
+
+    def held_on(self, peak_mib: int, source: str, at: float | None) -> bool:
+        """Note that what the run that ended well at `at` left behind held so much; tell of a change.
+
+        It is a peak of that run, as if it had been seen before the end.
+        """
+        last = self.window[-1] if self.window else None
+        if last is None:
+            self.unmeasured = max(0, self.unmeasured - 1)
+            self.window = [Peak(peak_mib, source, at)]
+            self.runs += 1
+            self.provisional_mib = None
+            self.first_at, self.last_at = self.first_at or at, at or self.last_at
+            return True
+        if at is None or last.at != at:  # others have ended since
+            return self.outgrown(peak_mib, source)
+        if peak_mib <= last.mib:
+            return False
+        self.window[-1] = last._replace(mib=peak_mib, source=source)
         return True
 
     def _ended(self, outcome: str, ran_s: float) -> None:

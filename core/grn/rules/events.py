@@ -186,6 +186,8 @@ class Sampled(NamedTuple):
     now: float
     readings: tuple[Reading, ...]
     left_over: dict[str, tuple[int, ...]]
+    late: bool = False
+    """The broker itself could not look for longer than `LONGEST_GAP_S` after it should have."""
 
 
 class Found(NamedTuple):

@@ -266,6 +266,7 @@ def _holder(machine: Machine, book: Book, lease_id: str, now: float) -> dict[str
         "state": str(lease.state),
         "booked_mib": booking.booked_mib,
         "measured_mib": booking.measured_mib,
+        "counts_mib": booking.counts_mib,
         "ends_s": None if end is None else round(end - now, 3),
     }
 

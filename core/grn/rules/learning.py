@@ -20,7 +20,7 @@ from grn.rules.curve import (
 from grn.rules.estimate import FAILURES_SAID, bumped
 from grn.rules.interference import learnt_busy
 from grn.rules.model import LeaseState
-from grn.rules.outcome import MORE, NOTHING, classify, crowded_out, remedy
+from grn.rules.outcome import MORE, NOTHING, OK, classify, crowded_out, remedy
 from grn.rules.peaks import least_peak_of, peak_of
 
 if TYPE_CHECKING:
@@ -73,6 +73,22 @@ class Learning:
             return self._maybe_provisional(lease, now)
         return self._maybe_outgrown(lease) if new_peak else []
 
+    def left_behind(self, lease: Lease) -> list[ev.Effect]:
+        """Take in what the processes of a lease that drains hold: its job's peak may be theirs."""
+        if lease.unseen or lease.strays:
+            return []
+        held = max((self._measured(lease, uuid) for uuid in lease.uuids), default=0)
+        if held <= lease.peak_mib:
+            return []
+        lease.peak_mib, lease.samples = held, lease.samples + 1
+        peak = peak_of(lease)
+        if lease.outcome != OK or peak is None:
+            return self._maybe_outgrown(lease)
+        profile = self._profile(lease)
+        if not profile.held_on(peak.mib, peak.source, lease.ended_at):
+            return []
+        return [ev.Learnt(lease.type, profile.device_model)]
+
     def reported(self, lease: Lease, mib: int) -> list[ev.Effect]:
         """Take in what a process of the lease reports as its peak.
 
@@ -86,6 +102,7 @@ class Learning:
                 f" {largest} MiB: is that a number of bytes?"
             )
         lease.reported_mib = max(lease.reported_mib, mib)
+        self._ledger.told(lease.id, lease.uuids, mib)
         return [] if lease.state is LeaseState.PROBE else self._maybe_outgrown(lease)
 
     def _devices(self, lease: Lease) -> list[Device]:

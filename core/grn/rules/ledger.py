@@ -71,11 +71,15 @@ class Booking:
     """It was not alone while nobody could say: the rise of the total is not only its own."""
     utilisation: int | None = None
     """Percent of the time in which its processes computed here, as the driver last said."""
+    most_mib: int = 0
+    """What its job held beyond its booking at some time, and may want again while it runs."""
+    ended: bool = False
+    """Its job is over: what its processes give back now will not be wanted again."""
 
     @property
     def counts_mib(self) -> int:
-        """What the lease counts for: its booking, or more if it holds more."""
-        return max(self.booked_mib, self.measured_mib)
+        """What the lease counts for: its booking, or more if its job has held more."""
+        return max(self.booked_mib, self.measured_mib, self.most_mib)
 
 
 @dataclass(slots=True)
@@ -323,12 +327,36 @@ class Ledger:
         book = self.by_uuid[uuid]
         booking = book.bookings[lease]
         booked, before = booking.booked_mib, booking.measured_mib
+        if mib <= booked and before <= booked:
+            booking.measured_mib = mib
+            return
+        counted = booking.counts_mib
         booking.measured_mib = mib
-        if mib > booked or before > booked:
-            book.committed_mib += max(booked, mib) - max(booked, before)
+        # The rise of a total may be a guest's who passes by.
+        if booked < mib > booking.most_mib and not booking.ended and not booking.by_delta:
+            booking.most_mib = mib
+        book.committed_mib += booking.counts_mib - counted
 
-    def release_pools(self, lease: str) -> None:
-        """Give CPUs and RAM back; a lease that drains keeps device memory only."""
+    def told(self, lease: str, uuids: tuple[str, ...], mib: int) -> None:
+        """Note that a lease's job says to have held so much, on one of its devices."""
+        for uuid in uuids:
+            book = self.by_uuid.get(uuid)
+            if book is not None and mib > book.bookings[lease].counts_mib:
+                book.committed_mib += mib - book.bookings[lease].counts_mib
+                book.bookings[lease].most_mib = mib
+
+    def drain(self, lease: str, uuids: tuple[str, ...], *, runs_on: bool) -> None:
+        """Give back what a lease that drains does not keep: CPUs and RAM.
+
+        Unless its job runs on, it counts from now on for what it holds, no more for what it held.
+        """
+        for uuid in () if runs_on else uuids:
+            book = self.by_uuid.get(uuid)
+            if book is not None:
+                booking = book.bookings[lease]
+                book.committed_mib -= booking.counts_mib
+                booking.most_mib, booking.ended = 0, True
+                book.committed_mib += booking.counts_mib
         pooled = self._pooled[lease]
         self.cpus.booked -= pooled.cpus
         self.ram.booked -= pooled.ram_mib

@@ -454,7 +454,7 @@ class Machine:
         lease.state = LeaseState.DRAINING
         self.draining.add(lease.id)
         lease.ended_s = now
-        self.ledger.release_pools(lease.id)
+        self.ledger.drain(lease.id, lease.uuids, runs_on=lease.orphaned)
         self.dirty = True
         text = f"draining lease={lease.id} reason='its processes live or hold device memory'"
         return [ev.Record(main_record(lease)), ev.Said("info", text)]

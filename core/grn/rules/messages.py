@@ -159,7 +159,7 @@ def request_from(
     whole = memory == "whole"
     priority = message.get("priority", 0)
     if type(priority) is not int or abs(priority) > _LARGEST:
-        raise UsageError(f"priority: {priority!r} is not a whole number")
+        raise UsageError(f"priority: {priority!r} is not a number from -{_LARGEST} to {_LARGEST}")
     job_type = text(message, "type")
     if not job_type:
         raise UsageError("a request needs a job type")

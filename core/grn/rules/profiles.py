@@ -156,9 +156,15 @@ class ProfileBook:
         return self._estimates.get((job_type, model))
 
     def peak_mib(self, job_type: str, model: str) -> int | None:
-        """Return the largest peak of a settled profile on this model."""
+        """Return the most that a run of the type was seen to hold on this model, if it is known.
+
+        Runs that have not ended count, too.
+        """
         profile = self.find(job_type, model)
-        return max(profile.peaks) if profile is not None and profile.window else None
+        if profile is None or not profile.known:
+            return None
+        raised, foretold = profile.raised_mib, profile.provisional_mib or 0
+        return max([raised, foretold, *profile.peaks]) or None
 
     def busy_percent(self, job_type: str) -> int | None:
         """Return how busy runs of the type keep a device, on whichever model; `None`: not known."""

@@ -41,12 +41,15 @@ def sampled(machine: Machine, event: ev.Sampled) -> list[ev.Effect]:
     for lease in list(machine.leases.values()):
         lease.left_over = event.left_over.get(lease.id, ())
         if lease.state is LeaseState.DRAINING:
+            _sum_up(machine, lease)
+            effects += machine.learning.left_behind(lease)
             effects += _drained(machine, lease, unread)
             continue
         if unread and not unread.isdisjoint(lease.uuids):
             if lease.unread_since is None:
                 lease.unread_since = event.now
             continue
+        lease.had_gap |= event.late and event.now - lease.granted_s > LONGEST_GAP_S
         if lease.unread_since is not None:
             lease.had_gap |= event.now - lease.unread_since > LONGEST_GAP_S
             lease.unread_since = None
@@ -212,8 +215,8 @@ def _take_figures(
         book.foreign_mib = max(0, reading.foreign_mib) + strays
         book.baseline_mib = book.foreign_mib
     for lease_id, booking in book.bookings.items():
-        machine.ledger.measure(lease_id, reading.uuid, held.get(lease_id, 0))
         booking.unseen = booking.by_delta = booking.had_company = False
+        machine.ledger.measure(lease_id, reading.uuid, held.get(lease_id, 0))
     for lease_id in held:
         effects += _note_stray(machine, book, lease_id)
     return effects
@@ -256,8 +259,8 @@ def _take_total(machine: Machine, book: Book, reading: ev.Reading) -> None:
         book.foreign_mib = book.baseline_mib = used
     elif used is not None and alone is not None and _delta_holds(alone[1]):
         book.foreign_mib = max(book.baseline_mib, others)
-        machine.ledger.measure(alone[0], reading.uuid, max(0, used - book.foreign_mib))
         alone[1].by_delta, alone[1].unseen = True, False
+        machine.ledger.measure(alone[0], reading.uuid, max(0, used - book.foreign_mib))
     else:
         if used is not None:
             book.foreign_mib = max(0, used - book.booked_mib, min(others, used))

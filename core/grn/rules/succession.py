@@ -120,6 +120,8 @@ def _restore_lease(machine: Machine, record: Mapping[str, Any], now: float) -> N
         ram_mib=0 if drains else lease.request.ram_mib or 0,
         compute=lease.request.compute or 0,
     )
+    if drains:
+        machine.ledger.drain(lease.id, lease.uuids, runs_on=lease.orphaned)
 
 
 def _as_it_is(machine: Machine, lease: Lease) -> dict[str, object]:
@@ -143,7 +145,7 @@ def _restore_change(machine: Machine, record: Mapping[str, Any], now: float) -> 
     if ending[0]:
         lease.outcome, lease.ended_at, lease.end = ending
     if state is LeaseState.DRAINING and lease.state is not LeaseState.DRAINING:
-        machine.ledger.release_pools(lease.id)
+        machine.ledger.drain(lease.id, lease.uuids, runs_on=lease.orphaned)
     elif state is LeaseState.RUNNING and lease.state is LeaseState.PROBE:
         lease.booked_mib = booked
         machine.ledger.rebook(lease.id, lease.uuids, lease.booked_mib)
