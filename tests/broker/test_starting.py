@@ -253,6 +253,18 @@ def test_a_broker_on_demand_leaves_when_it_is_idle(new_env: NewEnv):
     assert env.log_lines("reason='idle'")
 
 
+def test_the_shortest_patience_waits_for_the_first_client(new_env: NewEnv):
+    """`idle_exit = 0`: it leaves with its last client, and not before there was one."""
+    env = new_env(start=False, idle_exit="0")
+    command = [sys.executable, "-m", "grn", "run", "-q", "--", "sh", "-c", "exit 3"]
+    for _ in range(2):
+        ran = subprocess.run(command, env=env.environ, check=False, timeout=PATIENCE_S)
+        assert ran.returncode == 3
+        with open(paths.beside(env.socket).lock, encoding="ascii") as lock:
+            wait_gone(int(lock.read().split()[0]))
+        assert not os.path.lexists(env.socket)
+
+
 def test_a_broker_with_a_lease_is_not_idle(new_env: NewEnv):
     """A broker on demand stays while a lease is held, though nobody is connected."""
     env = new_env(start=False, idle_exit="1")

@@ -117,6 +117,8 @@ def test_every_setting_has_flag_key_and_variable_of_one_name(
         ("policy", "best", "spread, pack"),
         ("margin", "lots", "512MiB"),
         ("margin", "-5%", "percentage"),
+        ("margin", "0.1", "10% is a share"),
+        ("headroom", ".25", "25% is a share"),
         ("margin", "101%", "percentage"),
         ("margin", "nan%", "percentage"),
         ("headroom", "half", "headroom"),

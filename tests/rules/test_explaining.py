@@ -146,6 +146,7 @@ def test_each_device_says_what_it_lacks_and_who_holds_it(busy: Stage) -> None:
             "state": "running",
             "booked_mib": 8000,
             "measured_mib": 0,
+            "counts_mib": 8000,
             "ends_s": 60.0,
         }
     ]
@@ -333,7 +334,7 @@ def test_how_an_estimate_is_made() -> None:
         "the peak of a run that has outgrown its booking, 5000 MiB, and a margin of 500 MiB"
     )
     profile.failed("oom", 1.0, oom_at_mib=5500)
-    assert how() == "more than was booked before, since 1 run died of device memory"
+    assert how() == "more than was booked before, since a run died of device memory"
     profile.failed("oom", 1.0, oom_at_mib=7150)
     profile.failed("oom", 1.0, oom_at_mib=9295)
     assert how() == "alone on a device, since 3 runs in a row died of device memory"

@@ -242,6 +242,19 @@ def test_an_oom_says_what_a_retry_should_ask() -> None:
     assert _report(_run(stage, 100, End(exit_code=1), memory_mib=3000)).next_mib is None
 
 
+@pytest.mark.parametrize("wish", [{}, {"whole": True}], ids=["probe", "whole"])
+def test_what_had_the_largest_device_alone_is_not_tried_again(wish: dict[str, bool]) -> None:
+    """The same run with the same device would die the same death, hours later."""
+    stage = Stage(8000, 8000)
+    report = _report(_run(stage, 7900, OOM, **wish))
+    assert (report.remedy, report.next_mib) == ("", None)
+    assert "with 8000 MiB for itself, and no device here has more" in report.notes[0]
+    stage = Stage(4000, 8000)
+    stage.ask("other", whole=True, allowed=frozenset({"GPU-0001"}))
+    report = _report(_run(stage, 3900, OOM, **wish))
+    assert (report.remedy, report.next_mib) == ("more", 5200)
+
+
 def test_failures_near_the_booking_do_not_raise_it() -> None:
     """A type that fails for its own reasons while using what it booked is not given more."""
     stage = Stage(8000)

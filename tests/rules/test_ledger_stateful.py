@@ -22,6 +22,8 @@ class _Held:
     cpus: int
     ram: int
     measured: dict[str, int] = field(default_factory=dict)
+    most: dict[str, int] = field(default_factory=dict)
+    ended: bool = False
 
     def counts(self, uuid: str) -> int:
         return max(self.booked, self.measured.get(uuid, 0), self.most.get(uuid, 0))

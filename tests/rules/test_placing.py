@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from grn.rules import events as ev
 from grn.rules.model import DeviceState, End, LeaseState, Policy
-from tests.rules.acting import Job, Stage
+from tests.rules.acting import Job, Stage, devices
 
 OOM = End(exit_code=1, said_oom=True)
 
@@ -64,6 +66,16 @@ def test_what_is_possible_on_an_idle_machine_waits_on_a_busy_one() -> None:
 def test_unknown_ram_refuses_nobody() -> None:
     """Where the RAM is not known no wish for it can be too large."""
     assert Stage(8000, ram_mib=None).ask(memory_mib=1, ram_mib=1 << 30).runs
+
+
+@pytest.mark.parametrize("wish", [{}, {"whole": True}, {"memory_mib": 100}, {"gpus": 2}])
+def test_devices_that_are_kept_back_as_a_whole_refuse_everybody(wish: dict[str, Any]) -> None:
+    """With a headroom as large as the devices nobody would ever be granted anything."""
+    stage = Stage()
+    kept_back = [replace(device, headroom_mib=8000) for device in devices([8000, 8000])]
+    stage.machine.step(ev.Found(0.0, tuple(kept_back), ""))
+    assert "take all of the 8000 MiB" in _refusal(stage.ask(**wish))
+    assert stage.ask(gpus=0).runs
 
 
 def test_a_mask_narrows_the_choice() -> None:

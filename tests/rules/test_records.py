@@ -115,6 +115,7 @@ def test_a_change_tells_main_process_and_state() -> None:
         "booked_mib": 1000,
         "started_s": 0.0,
         "orphaned": False,
+        "foretold_mib": 0,
     }
 
 

@@ -239,6 +239,37 @@ def test_the_wait_ends_at_a_socket_where_nobody_greets(
     assert not os.path.exists(grn_run.path("started"))
 
 
+def test_why_no_broker_comes_back_is_said(
+    new_env: Callable[..., BrokerEnv], tmp_path: Path
+) -> None:
+    """A configuration that was broken meanwhile is named while it is waited for, and mended."""
+    grn_run = on_demand(new_env, tmp_path)
+    config = tmp_path / "my.toml"
+    config.write_text('policy = "pack"\n')
+    environ = {"GRN_CONFIG": str(config)}
+    holder = grn_run.start(
+        "-q", "--memory=whole", "--gpus=2", "--", "sh", "-c", HOLD.format("a", 0), environ=environ
+    )
+    grn_run.wait_for("a.pid")
+    with open(grn_run.path("said"), "wb") as said:
+        run = grn_run.start("--gpus=2", "--", "echo", "ran", stderr=said, environ=environ)
+    eventually(lambda: grn_run.env.status()["waiters"], what="a waiter")
+    config.write_text("policy =\n")
+    os.kill(broker_pid(grn_run), signal.SIGKILL)
+    go(grn_run, "a")
+    assert holder.wait(PATIENCE_S) == 0
+    eventually(lambda: f"{config} is not valid TOML" in _text(grn_run, "said"), what="the reason")
+    config.write_text('policy = "pack"\n')
+    out, _ = run.communicate(timeout=PATIENCE_S)
+    assert (run.returncode, out) == (0, b"ran\n")
+    grn_run.end_strays()
+
+
+def _text(grn_run: GrnRun, name: str) -> str:
+    with open(grn_run.path(name), encoding="utf-8") as file:
+        return file.read()
+
+
 def test_a_request_given_up_while_the_broker_hung_is_withdrawn_when_it_listens_again(
     grn_run: GrnRun,
 ) -> None:

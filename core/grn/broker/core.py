@@ -49,6 +49,7 @@ __all__ = ["BrokerCore"]
 
 _INBOX_BYTES = 1 << 16
 _NO_DEVICES_S = 1.0
+_FIRST_CLIENT_S = 5.0
 log = logging.getLogger("grn.broker")
 
 
@@ -101,6 +102,7 @@ class BrokerCore:
             max_types=max_types,
             models=sorted({device.model for device in devices}),
             failed=self._profiles_unkept,
+            kept=self._mind_idleness,
         )
         managed = managed_record(backend.spec, masks)
         self._recorder = Recorder(self, journal, managed, write_more=self._keeper.write)
@@ -109,6 +111,7 @@ class BrokerCore:
         self._effects: list[ev.Effect] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_exit_s = idle_exit_s
+        self._was_asked = False
         self._stop: asyncio.Future[str] = loop.create_future()
         self.turn = Turn(loop, self.settle)
         self.lives = Lives(self)
@@ -256,6 +259,7 @@ class BrokerCore:
     def connected(self, connection: Connection) -> None:
         """A client is there."""
         self.connections.add(connection)
+        self._was_asked = True
         self._mind_idleness()
 
     def disconnected(self, connection: Connection) -> None:
@@ -370,7 +374,7 @@ class BrokerCore:
 
     def _mind_idleness(self) -> None:
         machine = self.machine
-        idle = not (machine.leases or len(machine.line) or self.connections)
+        idle = not (machine.leases or len(machine.line) or self.connections or self._keeper.lags)
         if not idle or not self.on_demand:
             if self._idle_timer is not None:
                 self._idle_timer.cancel()
@@ -378,6 +382,8 @@ class BrokerCore:
         elif self._idle_timer is None:
             # Without devices it is of little use, and the next one may find a driver.
             idle_s = self._idle_exit_s if self.devices else min(self._idle_exit_s, _NO_DEVICES_S)
+            if not self._was_asked:  # who started it has yet to come
+                idle_s = max(idle_s, _FIRST_CLIENT_S)
             self._idle_timer = self.loop.call_later(idle_s, self.stop, "idle")
 
     def stop(self, why: str) -> None:

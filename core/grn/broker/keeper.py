@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grn.errors import JournalError, UsageError
 from grn.rules.messages import number, text
-from grn.rules.profiles import from_record, to_record
+from grn.rules.profiles import readable, to_record
 from grn.rules.report import profiles_report
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class ProfileKeeper:
         max_types: how many types the store keeps.
         models: of the broker's devices: what is set of a type is set for each.
         failed: called with the reason when changed profiles could not be written.
+        kept: called when they were.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ProfileKeeper:
         max_types: int,
         models: Sequence[str],
         failed: Callable[[JournalError], None],
+        kept: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._book = book
@@ -57,6 +59,7 @@ class ProfileKeeper:
         self._max_types = max_types
         self.models = models
         self._failed = failed
+        self._kept = kept
         self._unkept: dict[tuple[str, str], Profile] = {}
         self._kept_since_prune = _PRUNE_EVERY
         self._timer: asyncio.TimerHandle | None = None
@@ -66,6 +69,11 @@ class ProfileKeeper:
     def problem(self) -> str:
         """What is wrong with the store, in words for people; '' if nothing."""
         return self._store.problem
+
+    @property
+    def lags(self) -> bool:
+        """Whether something was learnt that is in memory only."""
+        return bool(self._unkept)
 
     def learnt(self, job_type: str, model: str) -> None:
         """Keep a changed profile soon."""
@@ -82,6 +90,8 @@ class ProfileKeeper:
         error = self.write()
         if error is not None:
             self._failed(error)
+        else:
+            self._kept()
 
     def write(self) -> JournalError | None:
         """Write changed profiles to their store; return why that failed, or `None`."""
@@ -122,11 +132,11 @@ class ProfileKeeper:
         return profiles_report(found, self._book.margin, model)
 
     def _forget(self, job_type: str | None, model: str | None) -> None:
-        types = [job_type] if job_type else sorted({p.type for p in self._all()})
-        for name in types:
-            if not self._book.forget(name, model) and job_type:
+        known = {p.type for p in self._all()} | {name for name, _ in self._store.unreadable}
+        for name in [job_type] if job_type else sorted(known):
+            forgotten = self._book.forget(name, model) + self._store.delete(name, model)
+            if job_type and not forgotten:
                 raise UsageError(f"no profile of type {name!r}")
-            self._store.delete(name, model)
             for key in [k for k in self._unkept if k[0] == name and model in (None, k[1])]:
                 del self._unkept[key]
 
@@ -137,14 +147,14 @@ class ProfileKeeper:
         except JournalError as error:
             log.warning("profile-not-read type=%r reason=%r", job_type, str(error))
             found = {}
-        profiles = {key: from_record(*key, record) for key, record in found.items()}
+        profiles = readable(found, self._store.cannot_read)
         profiles.update((key, p) for key, p in self._unkept.items() if key[0] == job_type)
         return list(profiles.values())
 
     def _all(self) -> list[Profile]:
         """List the profiles in the store and those that memory has beside them."""
         kept = self._store.load(self._max_types)
-        everything = {key: from_record(*key, record) for key, record in kept.items()}
+        everything = readable(kept, self._store.cannot_read)
         present = {(p.type, p.device_model): p for p in self._book.all()}
         return list({**everything, **present}.values())
 

@@ -100,10 +100,20 @@ class ProfileStore:
             profile = _decode(data)
             if profile is not None:
                 found[key] = profile
-            elif key not in self._unreadable:
-                self._unreadable.add(key)
-                _log.warning("profile-unreadable type=%s device_model=%s", *key)
+            else:
+                self.cannot_read(key)
         return found
+
+    @property
+    def unreadable(self) -> frozenset[tuple[str, str]]:
+        """The keys of profiles that are there and were not understood."""
+        return frozenset(self._unreadable)
+
+    def cannot_read(self, key: tuple[str, str]) -> None:
+        """Note a profile that is not understood: `problem` names it until another takes its place."""
+        if key not in self._unreadable:
+            self._unreadable.add(key)
+            _log.warning("profile-unreadable type=%s device_model=%s", *key)
 
     def put_many(self, profiles: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
         """Write these profiles, all of them or none."""

@@ -14,7 +14,7 @@ from grn.broker.store import FILE_NAME, ProfileStore
 from grn.errors import UsageError
 from grn.rules.estimate import Margin
 from grn.rules.knowing import knowledge
-from grn.rules.profiles import ProfileBook, from_record, to_record
+from grn.rules.profiles import ProfileBook, readable, to_record
 from grn.rules.report import profiles_report
 
 if TYPE_CHECKING:
@@ -34,8 +34,9 @@ class StoredProfiles:
         self._path = path
         self._store = ProfileStore(path) if os.path.exists(path) else None
         self._book = ProfileBook(Margin(*settings.margin_rule), limit=settings.max_types)
-        kept = self._store.load(settings.max_types) if self._store else {}
-        self._book.load(from_record(*key, record) for key, record in reversed(kept.items()))
+        if self._store:
+            kept = readable(self._store.load(settings.max_types), self._store.cannot_read)
+            self._book.load(reversed(kept.values()))
 
     def profiles(
         self,
@@ -73,7 +74,10 @@ class StoredProfiles:
         )
 
     def _forget(self, job_type: str | None, model: str | None) -> None:
-        for name in {profile.type for profile in self._known(job_type)}:
+        names = {profile.type for profile in self._known(job_type)}
+        if self._store:
+            names |= {name for name, _ in self._store.unreadable if job_type in (None, name)}
+        for name in names:
             self._book.forget(name, model)
             if self._store:
                 self._store.delete(name, model)

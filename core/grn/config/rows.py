@@ -40,6 +40,9 @@ def parse_margin(text: str, *, what: str = "margin") -> tuple[float, int]:
         return _AUTO_MARGIN
     if stripped.endswith("%"):
         return _percent(stripped, what), 0
+    if stripped.replace(".", "", 1).isdecimal() and 0 < float(stripped) < 1:
+        share = f"{float(stripped) * _WHOLE:g}%"
+        raise UsageError(f"{what} {text!r} would be a part of one MiB: {share} is a share")
     try:
         return 0.0, parse_size_mib(stripped, what=what, allow_zero=True)
     except UsageError as error:
@@ -224,22 +227,28 @@ ROWS = (
         "what is never handed out of a device",
         unset="auto",
     ),
-    Row("cpu_reserve", 2, _count("cpu_reserve"), "N", "CPU cores that are never handed out"),
+    Row(
+        "cpu_reserve",
+        2,
+        _count("cpu_reserve"),
+        "N",
+        "CPU cores of those found that are never handed out",
+    ),
     Row(
         "ram_reserve",
         1024,
         _size("ram_reserve", allow_zero=True),
         "SIZE",
-        "main memory that is never handed out",
+        "main memory of what was found that is never handed out",
         attribute="ram_reserve_mib",
     ),
-    Row("machine_cpus", None, _count("machine_cpus", 1), "N", "CPU cores, instead of those found"),
+    Row("machine_cpus", None, _count("machine_cpus", 1), "N", "CPU cores to hand out, all of them"),
     Row(
         "machine_ram",
         None,
         _size("machine_ram", allow_zero=False),
         "SIZE",
-        "main memory, instead of what was found",
+        "main memory to hand out, all of it",
         attribute="machine_ram_mib",
     ),
     Row(

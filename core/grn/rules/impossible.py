@@ -63,11 +63,17 @@ def _too_few(books: list[Book], allowed: list[Book], count: int, note: str) -> s
 
 def _too_small(ledger: Ledger, allowed: list[Book], count: int, request: Request) -> str | None:
     wish = request.memory_mib
-    if wish is None:
-        return None
     if count > 1:
         allowed = [book for book in allowed if book.device.parent is None]
     largest = max(book.device.capacity_mib for book in allowed)
+    if not largest:
+        total = max(book.device.total_mib for book in allowed)
+        return (
+            f"{_devices(count)} asked, and nothing of any is handed out: headroom and what the driver"
+            f" reserves take all of the {total} MiB"
+        )
+    if wish is None:
+        return None
     if wish > largest:
         return (
             f"{wish} MiB ({format_mib(wish)}) per device asked, the largest device offers"

@@ -51,7 +51,7 @@ def estimate_how(profile: Profile, margin: Margin) -> str:
         return _unknown(profile)
     measured = max([*profile.peaks, profile.raised_mib])
     if mib == profile.bump_mib:
-        times = f"{profile.ooms} run{'s' if profile.ooms > 1 else ''}"
+        times = f"{profile.ooms} runs" if profile.ooms > 1 else "a run"
         return f"more than was booked before, since {times} died of device memory"
     if profile.set_mib is not None and mib == profile.set_mib:
         return "as it was set by hand (`grn profiles set`)"

@@ -124,7 +124,7 @@ class Learning:
             return []
         profile = self._profile(lease)
         profile.provisional_mib = peak = known.mib
-        lease.foretold = True
+        lease.foretold_mib = peak
         booking = min(profile.estimate_mib(self._profiles.margin) or peak, lease.booked_mib)
         lease.state = LeaseState.RUNNING
         lease.booked_mib = booking
@@ -210,8 +210,14 @@ class Learning:
             return [], []
         return self._failed(lease, profile, outcome, ran_s, too_small=cure == MORE)
 
+    def foretold_before(self, lease: Lease) -> None:
+        """Let a lease of a former broker foretell what it foretold then: no store keeps that."""
+        profile = self._profile(lease)
+        if not profile.window:
+            profile.provisional_mib = max(profile.provisional_mib or 0, lease.foretold_mib)
+
     def _withdraw_foretold(self, lease: Lease, profile: Profile) -> None:
-        if lease.foretold and not profile.window:
+        if lease.foretold_mib and not profile.window:
             profile.withdraw_provisional()
 
     def _succeeded(
@@ -315,10 +321,13 @@ class Learning:
             filled_by_others=crowded_out(left_mib=left, booked_mib=lease.booked_mib),
         )
 
-    def next_mib(self, lease: Lease, cure: str) -> int | None:
-        """Return what a retry should declare after it died of memory; `None`: leave it to GRN."""
+    def retry(self, lease: Lease, cure: str, notes: list[str]) -> tuple[str, int | None]:
+        """Return what a retry needs, and what it should declare; `None`: leave that to GRN.
+
+        A run that had the largest device for itself would only die again: `notes` gets that.
+        """
         if cure != MORE:
-            return None
+            return cure, None
         more, allowed = bumped(lease.booked_mib), lease.request.allowed
         largest = max(
             (
@@ -328,7 +337,14 @@ class Learning:
             ),
             default=0,
         )
-        return more if more <= largest else None
+        had = [b.device.capacity_mib for b in self._books(lease) if b.alone == lease.id]
+        if len(had) == len(lease.uuids) and min(had) >= largest:
+            notes.append(
+                f"type {lease.type!r} ran out of device memory with {min(had)} MiB for itself, and no"
+                " device here has more"
+            )
+            return NOTHING, None
+        return MORE, more if more <= largest else None
 
     def _books(self, lease: Lease) -> list[Book]:
         by_uuid = self._ledger.by_uuid

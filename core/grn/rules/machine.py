@@ -390,8 +390,7 @@ class Machine:
             peak.mib if peak is not None else None,
             peak.source if peak is not None else None,
             drains,
-            cure,
-            self.learning.next_mib(lease, cure),
+            *self.learning.retry(lease, cure, notes),
             tuple(notes),
             end,
         )

@@ -192,8 +192,8 @@ class Lease:
     """Its owner died before the job's end: whatever runs on of it is the job, and keeps it."""
     device_nearly_full: bool = False
     outgrown: bool = False
-    foretold: bool = False
-    """It made the provisional profile of its type, and takes it back if it fails."""
+    foretold_mib: int = 0
+    """The provisional peak of its type, which it made, and takes back if it fails; 0: it made none."""
     unseen: bool = False
     """The driver does not say what processes hold on a device of it, and nothing stands in."""
     by_delta: bool = False

@@ -112,7 +112,7 @@ class Placer:
         """Say why this machine can never meet the request, with numbers; `None` if it can."""
         if self.plain and request.gpus == 1 and request.allowed is None and not request.ram_mib:
             wish = request.memory_mib
-            if not request.cpus and (wish is None or wish <= self.smallest_mib):
+            if not request.cpus and (wish or 1) <= self.smallest_mib:
                 return None  # as nearly always
         return impossible(self._ledger, request, self._note)
 

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from grn.rules.estimate import Margin, Profile
 from grn.rules.peaks import SAMPLED, Peak
+from grn.rules.records import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["ProfileBook", "from_record", "to_record"]
+__all__ = ["ProfileBook", "from_record", "readable", "to_record"]
 
 _Key = tuple[str, str]
 _LOOKED_AT = 256
 _SHORTEST_S = 0.001
-_FIELDS = frozenset(f.name for f in fields(Profile)) - {"type", "device_model"}
+_OF_A_LEASE = "provisional_mib"
+"""Stands for as long as the lease that foretold it, with which the journal keeps it."""
+
+_FIELDS = frozenset(f.name for f in fields(Profile)) - {"type", "device_model", _OF_A_LEASE}
 _PEAK_FIELDS = len(Peak._fields)
 
 
@@ -30,18 +34,85 @@ def to_record(profile: Profile) -> dict[str, Any]:
 
 
 def from_record(job_type: str, model: str, record: Mapping[str, Any]) -> Profile:
-    """Rebuild a profile; fields that a newer version added are left out."""
-    known = {key: value for key, value in record.items() if key in _FIELDS}
-    known["window"] = _window(record)
-    return Profile(job_type, model, **known)
+    """Rebuild a profile; fields that a newer version added are left out.
+
+    Raises:
+        RecordError: a field is not of its kind.
+    """
+    known = {key: value for key, value in record.items() if key in _FIELDS and key != "window"}
+    for key, value in known.items():
+        if not _KINDS[key](value):
+            raise RecordError(f"{key}: {value!r}")
+    return Profile(job_type, model, window=_window(record), **known)
 
 
 def _window(record: Mapping[str, Any]) -> list[Peak]:
     """Read the peaks; an older version kept numbers, and one source for all of them."""
-    if "window" in record:
-        return [Peak(*entry[:_PEAK_FIELDS]) for entry in record["window"]]
-    source = record.get("source") or SAMPLED
-    return [Peak(mib, source) for mib in record.get("peaks", ())]
+    if "window" not in record:
+        source, peaks = record.get("source") or SAMPLED, record.get("peaks") or []
+        entries: Any = [(x, source) for x in peaks] if isinstance(peaks, list | tuple) else peaks
+    else:
+        entries = record["window"]
+    if not isinstance(entries, list | tuple) or not all(map(_is_peak, entries)):
+        raise RecordError(f"window: {entries!r}")
+    return [Peak(*entry[:_PEAK_FIELDS]) for entry in entries]
+
+
+def _is_peak(entry: object) -> bool:
+    if not isinstance(entry, list | tuple) or not entry:
+        return False
+    mib, source, at, censored = [*entry, *Peak(0)[len(entry) :]][:_PEAK_FIELDS]
+    return _is_count(mib) and type(source) is str and _is_time(at) and type(censored) is bool
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_size(value: object) -> bool:
+    return value is None or _is_count(value)
+
+
+def _is_time(value: object) -> bool:
+    return value is None or type(value) in (int, float)
+
+
+def _all(kinds: tuple[type, ...]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and all(type(each) in kinds for each in value)
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "durations_s": _all((int, float)),
+    "outcomes": _all((str,)),
+    "runs": _is_count,
+    "first_at": _is_time,
+    "last_at": _is_time,
+    "quantiles_mib": _all((int,)),
+    "busy_percent": _all((int,)),
+    "preallocated": lambda value: type(value) is bool,
+    "unmeasured": _is_count,
+    "failures": _is_count,
+    "ooms": _is_count,
+    "set_mib": _is_size,
+    "raised_mib": _is_count,
+    "raised_source": lambda value: type(value) is str,
+    "raised_age": _is_count,
+    "bump_mib": _is_size,
+}
+"""What each field of a record may be; `window` is read by itself."""
+
+
+def readable(
+    records: Mapping[tuple[str, str], Mapping[str, Any]], skip: Callable[[tuple[str, str]], object]
+) -> dict[tuple[str, str], Profile]:
+    """Rebuild many profiles; `skip` is called with the key of each that is not understood."""
+    found: dict[tuple[str, str], Profile] = {}
+    for key, record in records.items():
+        try:
+            found[key] = from_record(*key, record)
+        except RecordError:
+            skip(key)
+    return found
 
 
 class ProfileBook:

@@ -89,6 +89,7 @@ def grant_record(lease: Lease, *, alone: bool, looked_s: float) -> dict[str, obj
         "looked_s": looked_s,
         "unwatched": lease.unwatched,
         "orphaned": lease.orphaned,
+        "foretold_mib": lease.foretold_mib,
         **_ending(lease),
     }
 
@@ -104,6 +105,7 @@ def main_record(lease: Lease) -> dict[str, object]:
         "booked_mib": lease.booked_mib,
         "started_s": lease.started_s,
         "orphaned": lease.orphaned,
+        "foretold_mib": lease.foretold_mib,
     }
 
 
@@ -205,6 +207,7 @@ def lease_from_record(record: Mapping[str, Any], now: float) -> Lease:
         main=main_from_record(record, owner),
         started_s=started_from(record, now),
         orphaned=bool(record.get("orphaned")),
+        foretold_mib=read_number(record, "foretold_mib", 0),
         unwatched=bool(record.get("unwatched"))
         or looked_s is None
         or not 0 <= now - looked_s <= LONGEST_GAP_S,

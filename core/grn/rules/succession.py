@@ -74,6 +74,8 @@ def restore(machine: Machine, records: Iterable[Mapping[str, Any]], now: float) 
     for lease in kept:
         if lease.state is LeaseState.PROBE and _has_company(machine, lease):
             lease.state = LeaseState.RUNNING  # a record is missing: others are beside it
+        if lease.foretold_mib and lease.uuids and lease.state is LeaseState.RUNNING:
+            machine.learning.foretold_before(lease)
     machine.draining = {lease.id for lease in kept if lease.state is LeaseState.DRAINING}
     return skipped
 
@@ -137,10 +139,12 @@ def _restore_change(machine: Machine, record: Mapping[str, Any], now: float) -> 
     main = main_from_record(record, lease.request.owner)
     state = state_from(record.get("state", lease.state))
     booked = read_number(record, "booked_mib", lease.booked_mib)
+    foretold = read_number(record, "foretold_mib", lease.foretold_mib)
     ending = ending_of(record)
     began = started_from(record, now)
     lease.main = main
     lease.orphaned |= bool(record.get("orphaned"))
+    lease.foretold_mib = foretold
     lease.started_s = began if began is not None else lease.started_s
     if ending[0]:
         lease.outcome, lease.ended_at, lease.end = ending

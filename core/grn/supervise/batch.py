@@ -192,7 +192,9 @@ class Batch:
     def _notice_absence(self) -> None:
         waiting = self._requests.waiting
         if waiting and not self._link.up:
-            self._reporter.waits(len(waiting), "the broker has gone, and another is looked for")
+            why = f" ({self._link.problem})" if self._link.problem else ""
+            text = f"the broker has gone, and another is looked for{why}"
+            self._reporter.waits(len(waiting), text)
 
     # -- the way of a job -----------------------------------------------------------------------
 

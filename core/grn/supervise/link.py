@@ -37,6 +37,7 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _HELLO_WITHIN_S = 5.0
 _WRITE_BYTES = 1 << 18
+_LONGEST_PROBLEM = 4096  # bytes: a pipe takes so many at once
 _PEERCRED = struct.Struct("3i")
 
 
@@ -72,6 +73,9 @@ class Link:
         self.starter: int | None = None
         self.starting = False
         """A broker of our making may be among our children, not yet known by its number."""
+        self.problem = ""
+        """Why no broker could be started, if that was tried last."""
+        self._told: int | None = None
         self._loop = loop
         self._settings = settings
         self._heard = heard
@@ -174,6 +178,10 @@ class Link:
     def starter_ended(self) -> None:
         """Take note that the child which started a broker has ended: look for it now."""
         self.starter = None
+        if self._told is not None:
+            self.problem = os.read(self._told, _LONGEST_PROBLEM).decode(errors="replace")
+            os.close(self._told)
+            self._told = None
         if not self.up and not self._greeting:
             self._try_after(0.0)
 
@@ -246,6 +254,7 @@ class Link:
         self._pause_s = _FIRST_PAUSE_S
         self.up = True
         self.starting = False
+        self.problem = ""
         self._back()
 
     def _start_if_wanted(self) -> None:
@@ -253,11 +262,18 @@ class Link:
         if self.starter is not None or not self._on_demand or not self._wants_broker():
             return
         try:
+            told, tell = os.pipe2(os.O_CLOEXEC)
+        except OSError:  # too many files, or below too many processes: the next look tries again
+            return
+        try:
             pid = os.fork()
-        except OSError:  # too many processes: it is tried again with the next look
+        except OSError:
+            os.close(told)
+            os.close(tell)
             return
         if pid:
-            self.starter = pid
+            os.close(tell)
+            self.starter, self._told = pid, told
             self.starting = True
             return
         try:
@@ -265,7 +281,8 @@ class Link:
 
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             ensure_broker(self._settings).close()
-        except GrnError:
+        except GrnError as error:
+            os.write(tell, error.message.encode(errors="replace")[:_LONGEST_PROBLEM])
             os._exit(1)
         finally:
             os._exit(0)

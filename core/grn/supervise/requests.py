@@ -264,6 +264,8 @@ class Requests:
         jobs += self._fresh
         self._fresh.clear()
         problem = f"the broker went away, and none came back for {_BROKER_BACK_WITHIN_S:g} s"
+        if self._link.problem:
+            problem += f": {self._link.problem}"
         for job in jobs:
             job.code = BrokerUnavailable.code
             self._drop(job, GRN_FAILED_STATUS, problem)
