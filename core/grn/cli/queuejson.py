@@ -125,7 +125,6 @@ def _texts(value: Any, what: str) -> list[str]:
 
 
 def _numbers(value: Any, where: str) -> list[int]:
-    numbers = isinstance(value, list) and all(type(x) is int and x <= LARGEST for x in value)
-    if not numbers:
+    if not isinstance(value, list) or any(type(x) is not int or x > LARGEST for x in value):
         raise UsageError(f"after of {where}: a list of job numbers is expected")
     return value

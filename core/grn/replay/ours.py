@@ -209,10 +209,10 @@ class Ours:
         for uuid in lease.uuids:
             self.ledger.by_uuid[uuid].bookings[lease.id].left_mib = left_mib
         cure = self._learning.cure(lease, OOM, MEMORY)
-        next_mib = self._learning.next_mib(lease, cure)
+        remedy, next_mib = self._learning.retry(lease, cure, [])
         self._learning.ended(lease, OOM, now, said_oom=True, cure=cure)
         self._end(lease)
-        return self._retries.again(job, lease, cure, next_mib)
+        return self._retries.again(job, lease, remedy, next_mib)
 
     def woken(self, job: Job, now: float) -> None:
         """Nothing is ever asked for."""

@@ -67,10 +67,10 @@ def _too_small(ledger: Ledger, allowed: list[Book], count: int, request: Request
         allowed = [book for book in allowed if book.device.parent is None]
     largest = max(book.device.capacity_mib for book in allowed)
     if not largest:
-        total = max(book.device.total_mib for book in allowed)
+        size = max(book.device.total_mib for book in allowed)
         return (
             f"{_devices(count)} asked, and nothing of any is handed out: headroom and what the driver"
-            f" reserves take all of the {total} MiB"
+            f" reserves take all of the {size} MiB"
         )
     if wish is None:
         return None
