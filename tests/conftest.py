@@ -5,6 +5,7 @@ Hypothesis takes the same examples in each CI run, and new ones on a developer's
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-# No test wants a plugin of Pydantic's, and whoever imports Prefect would look for some: an eighth of its import.
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
+# What is collected stays to the end: the garbage collector need not go through it, now or in any test.
+gc.disable()
 
 _BUSY: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
@@ -51,6 +52,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for number, item in enumerate(busy):
         items += [*others[number * step : (number + 1) * step], item]
     items += others[len(busy) * step :]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:  # also where no worker collects: in the process that has them
+    """Have the garbage collector look after what tests make, and at nothing else."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _with_prefect(item: pytest.Item) -> bool:

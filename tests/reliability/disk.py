@@ -122,6 +122,7 @@ class Store:
     """The profiles that outlive a broker; like the disk, it can be full."""
 
     problem = ""
+    unreadable: frozenset[tuple[str, str]] = frozenset()
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -141,9 +142,14 @@ class Store:
         del limit
         return dict(self.kept)
 
-    def delete(self, job_type: str, model: str | None) -> None:
-        for key in [k for k in self.kept if k[0] == job_type and model in (None, k[1])]:
+    def delete(self, job_type: str, model: str | None) -> int:
+        gone = [k for k in self.kept if k[0] == job_type and model in (None, k[1])]
+        for key in gone:
             del self.kept[key]
+        return len(gone)
+
+    def cannot_read(self, key: tuple[str, str]) -> None:
+        raise AssertionError(f"the profile of {key} was kept, and is not understood")
 
     def prune(self, limit: int) -> None:
         del limit
