@@ -5,8 +5,8 @@ Promises that are checked:
 - what was granted and not given back never adds up to more than a device has, counted with the
   memory that is still held by jobs of leases that are over: so no grant comes before the free;
 - a lease is in the books for as long as its client lives and holds it;
-- what leaves the books is not in use: its named main process is dead, and nobody of it holds memory
-  on a device that can be read;
+- what leaves the books is not in use: its named main process is dead, nobody of it holds memory on a
+  device that can be read, and nothing of it runs on whose client was killed in its midst;
 - at the end, when faults have stopped, every request was answered and nothing is booked.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from grn.broker.core import BrokerCore
     from grn.rules.model import Lease
     from tests.reliability.actors import Client, Held
-    from tests.reliability.world import World
+    from tests.reliability.world import Process, World
 
 __all__ = ["BrokenPromise", "Oracle"]
 
@@ -36,6 +36,8 @@ class Oracle:
         self.world = world
         self.strict = strict
         self.clients: list[Client] = []
+        self.orphaned: dict[str, Process] = {}
+        """Lease -> what runs on of its job, whose client was killed."""
         self.checked = 0
         self.grants = 0
         self._known: dict[str, Lease] = {}
@@ -114,6 +116,9 @@ class Oracle:
         main = lease.main
         if main is not None and main != owner and table.is_alive(main.pid, main.start):
             raise BrokenPromise(f"{lease.id} has left the books, its main process {main.pid} lives")
+        orphan = self.orphaned.get(lease.id)
+        if orphan is not None and orphan.alive:
+            raise BrokenPromise(f"{lease.id} has left the books, {orphan.pid} of its job runs on")
         if not self.strict or lease.request.in_process:
             return
         for card in self.world.cards:

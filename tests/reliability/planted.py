@@ -17,7 +17,7 @@ from grn.broker.journal import Journal, _encode
 from grn.broker.recorder import Recorder
 from grn.errors import JournalError
 from grn.rules import events as ev
-from grn.rules import succession
+from grn.rules import machine, succession
 from grn.rules.ledger import Book, Booking
 from grn.rules.machine import Machine
 from tests.reliability.simulation import numbers
@@ -184,6 +184,11 @@ def _peer_not_asked() -> list[Patch]:
     return [(Wire, "peer_has_died", lambda _: False)]
 
 
+def _orphans_forgotten() -> list[Patch]:
+    """What runs on of a job whose client was killed, and holds nothing yet, keeps no lease."""
+    return [(machine, "kept_by_left_over", lambda *_: False)]
+
+
 BUGS: dict[str, Callable[[], list[Patch]]] = {
     patch.__name__[1:].replace("_", "-"): patch
     for patch in (
@@ -201,6 +206,7 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
         _unkept_grant_told,
         _hanging_up_is_death,
         _peer_not_asked,
+        _orphans_forgotten,
     )
 }
 

@@ -20,7 +20,7 @@ from tests.reliability.world import BrokerDied, Choices, World
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.reliability.world import Wire
+    from tests.reliability.world import Process, Wire
 
 __all__ = ["Day", "numbers"]
 
@@ -62,6 +62,8 @@ class Day:
         self._named = 0
         self._strangers: set[int] = set()
         """Numbers that processes took which live on and have nothing to do with any lease."""
+        self._idle: list[tuple[Process, Held]] = []
+        """What jobs of killed clients had started, which has touched no device yet."""
         self._acts = self._table()
 
     def _table(self) -> list[Callable[[Choices], None]]:
@@ -230,10 +232,29 @@ class Day:
         if not self.clients:
             return
         client = self.clients.pop(choices.below(len(self.clients)))
+        if choices.one_in(3):
+            self._leave_idle(client)
         client.die(with_jobs=choices.one_in(2))
         if choices.one_in(3):
             taken = self.world.processes.spawn_as(client.process.pid)
             self._strangers.add(taken.pid)
+
+    def _leave_idle(self, client: Client) -> None:
+        """A job has just started another process: a shell, its training, which comes to it later."""
+        for held in client.held.values():
+            job = held.job
+            if job is not None and job is not client.process and job.alive and not held.releasing:
+                child = self.world.processes.spawn(job.pid, held.lease)
+                if child is not None:
+                    self._idle.append((child, held))
+                    self.oracle.orphaned[held.lease] = child
+
+    def _idle_goes_on(self) -> None:
+        """It takes what was booked for it, as it was told that it may."""
+        child, held = self._idle.pop(0)
+        if child.alive:
+            child.held.update(dict.fromkeys(held.uuids, held.need))
+            self.world.version += 1
 
     def _client_is_dropped(self, choices: Choices) -> None:
         """The broker ends a connection, of a client that did not read; it lives, and comes back."""
@@ -256,6 +277,9 @@ class Day:
         return choices.of(found) if found else None
 
     def _job_goes_on(self, choices: Choices) -> None:
+        if self._idle and choices.one_in(4):
+            self._idle_goes_on()
+            return
         found = self._held(choices)
         if found is None:
             return
