@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks, also where only this folder is run
+@pytest.hookimpl(
+    tryfirst=True
+)  # before xdist looks at the marks, also where only this folder is run
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a module together, unless it is of a larger group itself."""
     for item in items:

@@ -128,7 +128,7 @@ class Store:
         self._disk = disk
         self.kept: dict[tuple[str, str], dict[str, Any]] = {}
 
-    def put_many(self, profiles: dict[tuple[str, str], dict[str, Any]]) -> None:
+    def put_many(self, profiles: dict[tuple[str, str], dict[str, Any]], _merged: object) -> None:
         from grn.errors import JournalError
 
         if self._disk.full is not None:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from grn.errors import JournalError, UsageError
 from grn.rules.messages import number, text
-from grn.rules.profiles import readable, to_record
+from grn.rules.profiles import from_record, merge, readable, to_record
+from grn.rules.records import RecordError
 from grn.rules.report import profiles_report
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from grn.broker.store import ProfileStore
     from grn.rules.estimate import Profile
@@ -99,7 +100,7 @@ class ProfileKeeper:
             return None
         self._kept_since_prune += len(self._unkept)
         try:
-            self._store.put_many({key: to_record(p) for key, p in self._unkept.items()})
+            self._store.put_many({k: to_record(p) for k, p in self._unkept.items()}, self._merged)
             if self._kept_since_prune > _PRUNE_EVERY:
                 self._store.prune(self._max_types)
                 self._kept_since_prune = 0
@@ -107,6 +108,17 @@ class ProfileKeeper:
             return error
         self._unkept.clear()
         return None
+
+    def _merged(self, key: tuple[str, str], theirs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Take in what another broker with the same store has learnt of a type meanwhile."""
+        profile = self._unkept[key]
+        try:
+            merge(profile, from_record(*key, theirs))
+        except RecordError:
+            return to_record(profile)  # what is not understood is not kept
+        if self._book.find(*key) is profile:
+            self._book.of(*key)  # what was reckoned from it is reckoned anew
+        return to_record(profile)
 
     def edit(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         """List, set or forget profiles, as a client asks; return the profiles it asks about.

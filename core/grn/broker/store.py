@@ -42,6 +42,8 @@ CREATE TABLE IF NOT EXISTS profiles (
 )
 """
 
+_DATA_OF = "SELECT data FROM profiles WHERE type = ? AND device_model = ?"
+
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 _pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogateescape").pack
@@ -61,6 +63,8 @@ class ProfileStore:
         self._clock = clock
         self._set_aside_as: list[str] = []
         self._unreadable: set[tuple[str, str]] = set()
+        self._seen: dict[tuple[str, str], int] = {}
+        """What was read or written last of each profile, as a hash: another broker may write, too."""
         paths.existing_or_private_dir(os.path.dirname(os.path.abspath(path)))
         self._db = self._open_or_begin_anew()
 
@@ -100,6 +104,7 @@ class ProfileStore:
             profile = _decode(data)
             if profile is not None:
                 found[key] = profile
+                self._seen[key] = hash(data)
             else:
                 self.cannot_read(key)
         return found
@@ -115,14 +120,36 @@ class ProfileStore:
             self._unreadable.add(key)
             _log.warning("profile-unreadable type=%s device_model=%s", *key)
 
-    def put_many(self, profiles: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
-        """Write these profiles, all of them or none."""
+    def put_many(
+        self,
+        profiles: Mapping[tuple[str, str], Mapping[str, Any]],
+        merged: Callable[[tuple[str, str], Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Write these profiles, all of them or none.
+
+        `merged` is called for one that another broker has written since it was read here, with what
+        that broker wrote; it returns what to write instead.
+        """
         now = self._clock()
-        rows = [(*_key(*key), _encode(profile), now) for key, profile in profiles.items()]
-        self._run(
-            lambda db: db.executemany("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?)", rows)
-        )
+        written: dict[tuple[str, str], bytes] = {}
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("BEGIN IMMEDIATE")  # nobody else writes between our reading and writing
+            for key, profile in profiles.items():
+                there = db.execute(_DATA_OF, _key(*key)).fetchone()
+                if merged is not None and there is not None and not self._was_seen(key, there[0]):
+                    theirs = _decode(there[0])
+                    profile = profile if theirs is None else merged(key, theirs)  # noqa: PLW2901
+                written[key] = _encode(profile)
+            rows = [(*_key(*key), data, now) for key, data in written.items()]
+            db.executemany("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?)", rows)
+
+        self._run(write)
+        self._seen.update((key, hash(data)) for key, data in written.items())
         self._unreadable.difference_update(profiles)
+
+    def _was_seen(self, key: tuple[str, str], data: bytes) -> bool:
+        return self._seen.get(key) == hash(data)
 
     def delete(self, job_type: str, model: str | None = None) -> int:
         """Forget a type, on one device model or on all; return how many profiles that were."""

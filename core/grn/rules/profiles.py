@@ -7,14 +7,14 @@ from itertools import islice
 from math import ceil, exp, log
 from typing import TYPE_CHECKING, Any
 
-from grn.rules.estimate import Margin, Profile
+from grn.rules.estimate import WINDOW, Margin, Profile
 from grn.rules.peaks import SAMPLED, Peak
 from grn.rules.records import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["ProfileBook", "from_record", "readable", "to_record"]
+__all__ = ["ProfileBook", "from_record", "merge", "readable", "to_record"]
 
 _Key = tuple[str, str]
 _LOOKED_AT = 256
@@ -113,6 +113,35 @@ def readable(
         except RecordError:
             skip(key)
     return found
+
+
+def merge(mine: Profile, theirs: Profile) -> None:
+    """Add to a profile what another broker has learnt of the same type on the same model.
+
+    The larger need counts wherever the two differ. A run is known by its end and its peak, so those
+    that both know of are there once.
+    """
+    known = {(peak.at, peak.mib): peak for peak in (*theirs.window, *mine.window)}
+    ordered = sorted(known.values(), key=lambda peak: peak.at or 0.0)
+    largest = max(ordered, default=None, key=lambda peak: peak.mib)
+    mine.window = ordered[-WINDOW:]
+    if largest is not None and largest not in mine.window:
+        theirs.raised_mib = max(theirs.raised_mib, largest.mib)
+    mine.runs = max(mine.runs, theirs.runs, len(mine.window))
+    mine.unmeasured = max(mine.unmeasured, theirs.unmeasured)
+    mine.ooms = max(mine.ooms, theirs.ooms)
+    mine.failures = max(mine.failures, theirs.failures)
+    mine.first_at = min(
+        (x for x in (mine.first_at, theirs.first_at) if x is not None), default=None
+    )
+    mine.last_at = max((x for x in (mine.last_at, theirs.last_at) if x is not None), default=None)
+    mine.set_mib = max(mine.set_mib or 0, theirs.set_mib or 0) or None
+    mine.bump_mib = max(mine.bump_mib or 0, theirs.bump_mib or 0) or None
+    mine.preallocated |= theirs.preallocated
+    mine.quantiles_mib = mine.quantiles_mib or theirs.quantiles_mib
+    if theirs.raised_mib > mine.raised_mib:
+        mine.raised_mib, mine.raised_source = theirs.raised_mib, theirs.raised_source
+        mine.raised_age = theirs.raised_age
 
 
 class ProfileBook:
