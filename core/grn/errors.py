@@ -7,6 +7,7 @@ the command line, and is picklable. A message says what happened, with numbers, 
 from __future__ import annotations
 
 __all__ = [
+    "UNREACHABLE",
     "BrokerGone",
     "BrokerSilent",
     "BrokerUnavailable",
@@ -108,6 +109,9 @@ class LeaseError(GrnError, RuntimeError):
 
     code = "lease"
 
+
+UNREACHABLE = (BrokerUnavailable, PathError)
+"""What it means that nobody can be asked for a lease: `if_unavailable="run"` goes on without."""
 
 _BY_CODE: dict[str, type[GrnError]] = {
     cls.code: cls

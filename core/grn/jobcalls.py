@@ -23,7 +23,7 @@ from grn.affinity import bind_here, cores_of
 from grn.applied import Applied, apply, bound, changes, take_back
 from grn.copied import refuse_lost_copies
 from grn.endings import ending_of
-from grn.errors import BrokerUnavailable, LeaseError, PathError
+from grn.errors import UNREACHABLE, BrokerUnavailable, LeaseError, PathError
 from grn.jobspec import is_async
 from grn.nesting import inside
 from grn.rules.environment import derive, job_environment
@@ -229,7 +229,7 @@ def _granted(this: _Call) -> tuple[Grant | None, dict[str, str]]:
     try:
         with bound() if message["in_process"] else contextlib.nullcontext():
             return hub.acquire(message, wait_s=this.spec.wish.wait_s), explicit
-    except (BrokerUnavailable, PathError) as error:
+    except UNREACHABLE as error:
         this.without(error)
         return None, explicit
 
@@ -285,7 +285,7 @@ async def _granted_async(this: _Call) -> tuple[Grant | None, dict[str, str]]:
     try:
         with bound() if message["in_process"] else contextlib.nullcontext():
             return await hubasync.acquire(message, wait_s=this.spec.wish.wait_s), explicit
-    except (BrokerUnavailable, PathError) as error:
+    except UNREACHABLE as error:
         this.without(error)
         return None, explicit
 

@@ -23,7 +23,7 @@ from grn import hub, hubasync
 from grn.affinity import bind_here
 from grn.applied import Applied, apply, bound, changes, mask_of_kept, take_back
 from grn.endings import ending_of
-from grn.errors import BrokerUnavailable, GrnError, LeaseError, PathError
+from grn.errors import UNREACHABLE, BrokerUnavailable, GrnError, LeaseError, PathError
 from grn.nesting import enter, leave
 from grn.reporting import of_frameworks, whole_mib
 from grn.rules.environment import derive, explain_lines
@@ -204,7 +204,7 @@ class LeaseBlock(_Block):
         try:
             with bound():
                 grant = hub.acquire(message, wait_s=self._wish.wait_s)
-        except (BrokerUnavailable, PathError) as error:
+        except UNREACHABLE as error:
             return self._unavailable(error)
         return self._hold(grant, explicit)
 
@@ -227,7 +227,7 @@ class LeaseBlockAsync(_Block):
         try:
             with bound():
                 grant = await hubasync.acquire(message, wait_s=self._wish.wait_s)
-        except (BrokerUnavailable, PathError) as error:
+        except UNREACHABLE as error:
             return self._unavailable(error)
         return self._hold(grant, explicit)
 

@@ -20,7 +20,7 @@ from doit.exceptions import InvalidTask, TaskError
 
 from grn import hub
 from grn.applied import bound, mask_of_kept
-from grn.errors import BrokerUnavailable, Cancelled, GrnError, PathError
+from grn.errors import UNREACHABLE, Cancelled, GrnError
 from grn.rules.environment import job_environment
 from grn.supervise.retrying import following
 from grn.turns import Turn
@@ -244,7 +244,7 @@ class _Attempts:
         try:
             with self._bound():
                 return grant_of(turn, self._action.run)
-        except (BrokerUnavailable, PathError) as error:
+        except UNREACHABLE as error:
             if not self._wish.run_without:
                 raise
             self._say(f"{self._action.name} runs without a lease: {error}")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from grn import hub
 from grn.affinity import cores_of
 from grn.endings import ending_of
-from grn.errors import BrokerUnavailable, Cancelled, GrnError, PathError
+from grn.errors import UNREACHABLE, Cancelled, GrnError
 from grn.rules.environment import job_environment
 from grn.supervise.retrying import following
 from grn.turns import Turn
@@ -316,7 +316,7 @@ class _Attempt:
             return turn.grant(), explicit
         except Cancelled as error:
             raise Stopped(self._stopped or str(error)) from error
-        except (BrokerUnavailable, PathError) as error:
+        except UNREACHABLE as error:
             if not self._of.need.wish.run_without:
                 raise
             self._witness.warn(f"{self._of.need.name} runs without a lease: {error}")

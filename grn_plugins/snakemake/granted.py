@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from grn import hub
-from grn.errors import BrokerUnavailable, PathError
+from grn.errors import UNREACHABLE
 from grn.rules.environment import job_environment
 from grn.rules.outcome import (
     FAILED,
@@ -175,7 +175,7 @@ def acquire(work: Work, terms: Terms, running: Running) -> Grant | None:
         )
         with running.waiting(turn):
             return turn.grant()
-    except (BrokerUnavailable, PathError) as error:
+    except UNREACHABLE as error:
         if not terms.run_without:
             raise
         say_once(f"jobs run without leases: {error}")

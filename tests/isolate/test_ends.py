@@ -184,7 +184,7 @@ def test_an_argument_that_cannot_be_rebuilt_is_told(
         (threading.Lock, "lock"),
         (bodies.Stubborn, "invalid literal for int"),
         (bodies.soon, "asyncio.run"),
-        (lambda: (number for number in "ab"), "collect=True"),
+        (lambda: (number for number in "ab"), "return a list"),
     ],
 )
 def test_an_unpicklable_result_is_told(

@@ -150,6 +150,16 @@ def test_run_by_itself(queue: Make) -> None:
     [
         ("{half", ["a.ipynb"], "not JSON"),
         ("{}", ["a.ipynb"], "no list of cells"),
+        ('{"cells": [], "metadata": {}}', ["a.ipynb"], "nbformat is None"),
+        ('{"cells": [], "nbformat": "4"}', ["a.ipynb"], "nbformat is '4'"),
+        ('{"cells": [], "nbformat": 4, "metadata": []}', ["a.ipynb"], "metadata is no table"),
+        ('{"cells": ["x"], "nbformat": 4}', ["a.ipynb"], "its cell 1 is no cell"),
+        (
+            '{"cells": [{"cell_type": "code", "source": 3}], "nbformat": 4}',
+            ["a.ipynb"],
+            "the source of its cell 1",
+        ),
+        ("[" * 100_000, ["a.ipynb"], "not JSON"),
         (None, ["a.ipynb", "-p", "x"], "-p needs a name and a value"),
         (None, ["a.ipynb", "-p", "a-b", "1"], "a-b"),
         (None, ["a.ipynb", "--cell-timeout", "soon"], "soon"),

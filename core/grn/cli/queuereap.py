@@ -19,7 +19,7 @@ from grn import procs
 from grn.cli.numbers import whole
 from grn.cli.table import clean
 from grn.client import Client
-from grn.errors import BrokerUnavailable, PathError, UsageError
+from grn.errors import UNREACHABLE, UsageError
 from grn.queue.places import Places
 from grn.queue.store import Store
 from grn.rules import queueing as q
@@ -178,7 +178,7 @@ def protect(argv: Sequence[str]) -> int:
     try:
         with Client(load({})) as client:
             found = client.status()["devices"]
-    except (BrokerUnavailable, PathError):
+    except UNREACHABLE:
         found = []
         sys.stderr.write("grn queue: no broker runs, so nobody looks at the devices\n")
     devices = [{key: device[key] for key in ("index", "uuid", "foreign_mib")} for device in found]

@@ -18,7 +18,7 @@ from grn.cli.runargs import help_text, parse
 from grn.cli.runjobs import build_jobs
 from grn.cli.wishes import Wishes
 from grn.connection import connect_or_start
-from grn.errors import BrokerUnavailable, PathError, UsageError, WaitExpired
+from grn.errors import UNREACHABLE, BrokerUnavailable, UsageError, WaitExpired
 from grn.supervise.batch import Batch
 from grn.supervise.job import Conduct
 from grn.supervise.loop import Loop
@@ -106,7 +106,7 @@ def _connect(options: RunOptions, settings: Settings) -> Connection | None:
     """Connect to the broker; None where the commands may run without one."""
     try:
         return _connect_in_time(options, settings)
-    except (BrokerUnavailable, PathError, WaitExpired) as error:
+    except (*UNREACHABLE, WaitExpired) as error:
         if options.if_unavailable == "run":
             summary.write_all(_STDERR, f"grn run: running without a share: {error.message}\n")
             return None

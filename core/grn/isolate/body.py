@@ -147,7 +147,7 @@ def _hint(value: Any) -> str:
         value.close()
         return "; an async function is not awaited here: call asyncio.run(…) in the function"
     if isinstance(value, GeneratorType):
-        return "; return a list (`collect=True` makes one of a generator)"
+        return "; return a list, since a generator's code would run here, without the device"
     return ""
 
 

@@ -23,7 +23,7 @@ from grn import settings as settings_module
 from grn.cli.runargs import parse
 from grn.cli.runjobs import build_jobs
 from grn.connection import connect_or_start
-from grn.errors import BrokerUnavailable, GrnError, JournalError, PathError
+from grn.errors import UNREACHABLE, BrokerUnavailable, GrnError, JournalError, PathError
 from grn.queue.running import identity
 from grn.queue.worklist import Worklist
 from grn.rules import queueing as q
@@ -164,7 +164,7 @@ class _Runner(Reporter):
     def _connected(self, options: RunOptions, settings: Settings) -> Connection | None:
         try:
             return connect_or_start(settings)
-        except (BrokerUnavailable, PathError) as error:
+        except UNREACHABLE as error:
             if options.if_unavailable != "run":
                 raise
             self.note(f"ran without a share: {error.message}")

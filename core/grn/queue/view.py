@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from grn.client import Client
-from grn.errors import BrokerUnavailable, PathError
+from grn.errors import UNREACHABLE
 from grn.queue.lock import owner_of
 from grn.queue.store import Store
 from grn.rules import queueing as q
@@ -41,7 +41,7 @@ class _Books:
             with Client(settings) as client:
                 status = client.status()
                 profiles = client.profiles()
-        except (BrokerUnavailable, PathError):
+        except UNREACHABLE:
             return
         self.leases = {lease["id"]: lease for lease in status["leases"]}
         self.waiters = {waiter["pid"]: waiter["reason"] for waiter in status["waiters"]}
