@@ -102,3 +102,70 @@ def test_a_part_of_what_it_holds_is_not_taken_over() -> None:
     assert second.runs
     assert [stage.free(0), stage.free(1)] in ([0, 4000], [4000, 0])
     assert ask(stage, first.request.owner, memory_mib=5000).waits
+
+
+# -- groups -----------------------------------------------------------------------------------------
+
+
+def _rank(stage: Stage, owner: Owner | None = None, **wish: Any) -> Job:
+    return ask(stage, owner, group="step", group_size=2, **{"memory_mib": 6000, **wish})
+
+
+def _two_ranks(stage: Stage) -> list[Job]:
+    ranks = [_rank(stage), _rank(stage)]
+    for rank in ranks:
+        stage.hold(rank, 5000)
+    for rank in ranks:
+        give_back(stage, rank)
+    assert len(stage.machine.leases) == 2
+    return ranks
+
+
+def test_ranks_need_not_wait_for_themselves() -> None:
+    """Each of a group's processes holds memory on: together they go on where they are."""
+    stage = Stage(8000, 8000)
+    first, second = _two_ranks(stage)
+    again = [_rank(stage, job.request.owner) for job in (second, first)]
+    assert [job.runs for job in again] == [True, True]
+    assert [job.at for job in again] == [second.at, first.at]
+    assert len(stage.machine.leases) == 2
+    assert [stage.free(0), stage.free(1)] == [2000, 2000]
+
+
+def test_a_rank_whose_device_others_use_too_waits_for_them() -> None:
+    """What is beside its own memory is not its own: nobody is granted over the device's size."""
+    stage = Stage(8000, 8000)
+    first, second = _two_ranks(stage)
+    beside = stage.ask("other", memory_mib=2000)
+    again = [_rank(stage, job.request.owner, memory_mib=7000) for job in (first, second)]
+    assert [job.waits for job in again] == [True, True]
+    stage.finish(beside)
+    assert [job.runs for job in again] == [True, True]
+
+
+def test_ranks_that_share_a_device_wait_for_their_memory() -> None:
+    """What one of them gives up is not counted for the other."""
+    stage = Stage(16000)
+    ranks = [_rank(stage), _rank(stage)]
+    for rank in ranks:
+        stage.hold(rank, 5000)
+    for rank in ranks:
+        give_back(stage, rank)
+    again = [_rank(stage, job.request.owner, memory_mib=7000) for job in ranks]
+    assert [job.waits for job in again] == [True, True]
+    for rank in ranks:
+        rank.held.clear()
+    stage.look()
+    assert [job.runs for job in again] == [True, True]
+
+
+def test_a_rank_that_wants_more_devices_than_it_holds_waits_for_its_memory() -> None:
+    """It goes where its request leads, and that may be elsewhere."""
+    stage = Stage(8000, 8000, 8000)
+    first, second = _two_ranks(stage)
+    again = [_rank(stage, first.request.owner, gpus=2), _rank(stage, second.request.owner)]
+    assert [job.waits for job in again] == [True, True]
+    for job in (first, second):
+        job.held.clear()
+    stage.look()
+    assert [job.runs for job in again] == [True, True]

@@ -10,6 +10,7 @@ back and nothing was learnt, so all others would be refused again.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from grn.rules.placing import NO_ROOM, Placement, Placer, Waits
 from grn.rules.screening import Screen, look_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from grn.rules.fairness import Limits
     from grn.rules.ledger import Ledger
@@ -89,7 +90,7 @@ class Decider:
             if limited and self._held_by_limit(request):
                 continue
             if request.group:
-                self._decide_group(request, kind, old)
+                self._decide_group(request, kind, old, owns)
                 continue
             own = owns(request) if owns is not None else []
             if kind.closed == self._round and not own:
@@ -104,11 +105,19 @@ class Decider:
                 self.reservation = self._placer.reserve(request, old)
                 self._screen = None
 
-    def _decide_group(self, request: Request, kind: Kind, old: Reservation | None) -> None:
+    def _decide_group(
+        self,
+        request: Request,
+        kind: Kind,
+        old: Reservation | None,
+        owns: Callable[[Request], list[Lease]] | None,
+    ) -> None:
         """Grant all members of a group, or none."""
         members = self._groups.members(request)
         if reached := self._limits.reached_together(members):
             self.reached.update((member.ticket, reached) for member in members)
+            return
+        if owns is not None and self._go_on_together(members, [owns(x) for x in members]):
             return
         placed = self._groups.placed(members, self._placer, self._ledger, self.reservation)
         if len(placed) == len(members):
@@ -119,6 +128,28 @@ class Decider:
         if self.reservation is None:
             self.reservation = self._groups.reserve(request, self._placer, self._ledger, old)
             self._screen = None
+
+    def _go_on_together(self, members: Sequence[Request], own: list[list[Lease]]) -> bool:
+        """Grant a group whose processes hold memory on from leases before, each where it holds it.
+
+        They must not wait for themselves. Only where no two of them share a device: what one gives
+        up need not be counted for another then.
+        """
+        if not any(own):
+            return False
+        narrowed = [_where_it_is(*pair) for pair in zip(members, own, strict=True)]
+        with self._ledger.without([lease.id for leases in own for lease in leases]):
+            placed = self._groups.placed(narrowed, self._placer, self._ledger, None)
+        if len(placed) < len(members):
+            return False
+        places = [set(placement.uuids) for _, placement in placed]
+        if len(set().union(*places)) < sum(map(len, places)):
+            return False
+        if not all(x.issuperset(y.uuids) for x, ys in zip(places, own, strict=True) for y in ys):
+            return False
+        for member, (_, placement), leases in zip(members, placed, own, strict=True):
+            self._granted(member, placement, leases)
+        return True
 
     def _begin(self, now: float, leases: Iterable[Lease]) -> None:
         self._round += 1
@@ -230,3 +261,11 @@ class Decider:
         kind.closed = self._round
         if self.reservation is None and verdict.for_room:
             self.reservation = self._placer.reserve(request, None)
+
+
+def _where_it_is(request: Request, own: list[Lease]) -> Request:
+    """Narrow a request to the devices on which its process holds memory, if it asks for as many."""
+    held = frozenset(uuid for lease in own for uuid in lease.uuids)
+    if not own or request.gpus != len(held):
+        return request
+    return replace(request, allowed=held if request.allowed is None else held & request.allowed)
