@@ -93,8 +93,7 @@ def test_a_process_that_cannot_be_reached_now_is_signalled_later(
     monkeypatch.setattr(tree.os, "pidfd_open", pidfd_open)
     loop = Loop()
     gone: list[list[int]] = []
-    census = Census()
-    census.apart.discard(pid)
+    census = Census(())
     stopper = Stopper(loop, census, lambda: None)
     stopper.begin(
         Owner(pid, None), ask_s=0.0, grace_s=60.0, on_gone=gone.append, reconsider=lambda: False

@@ -257,6 +257,19 @@ def test_ctrl_c_ends_a_computation_of_an_interactive_program_and_not_the_program
     assert terminal.end() == 11
 
 
+def test_a_limit_that_passes_during_an_interrupt_counts_when_that_is_called_off(
+    grn_run: GrnRun,
+) -> None:
+    """The program gets two seconds after Ctrl-C, in which its time is up; it lives on at its prompt."""
+    terminal = grn_run.in_terminal(
+        "-q", "--time-limit=1.5", "--grace=0.2", "--", "python3", "-u", "-c", COMPUTES
+    )
+    terminal.wait_for(b"computing")
+    terminal.type(b"\x03")
+    terminal.wait_for(b"prompt")
+    assert terminal.end() == 124
+
+
 def test_ctrl_z_suspends_the_command_with_us(grn_run: GrnRun) -> None:
     """Job control works as it does without us: the whole foreground group stops."""
     terminal = grn_run.in_terminal("-q", "--", "sh", "-c", PLAIN)

@@ -40,6 +40,8 @@ class Watcher:
             self._open(key)
 
     def _open(self, key: tuple[int, int]) -> None:
+        if key in self._fds or key not in self._callbacks:
+            return  # somebody else asked for it meanwhile, or nobody wants it any more
         pid, start = key
         try:
             fd = os.pidfd_open(pid)

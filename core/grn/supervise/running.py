@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Running"]
 
 _LOOK_AT_LEFTOVERS_S = 0.2
+_LOOK_AT_LIMIT_S = 1.0
 _KIB_IN_MIB = 1024
 
 
@@ -169,13 +170,16 @@ class Running:
         if job.lease is not None:
             self._link.send([started(job)])
         if self._conduct.time_limit_s is not None:
-            job.deadline = self._loop.later(
-                self._conduct.time_limit_s, lambda: self._out_of_time(job)
-            )
+            self._limit(job, self._conduct.time_limit_s)
         self._reporter.started(job)
 
+    def _limit(self, job: Job, seconds: float) -> None:
+        job.deadline = self._loop.later(seconds, lambda: self._out_of_time(job))
+
     def _out_of_time(self, job: Job) -> None:
-        if not job.stopped:
+        if job.stopped:  # unless that is called off, since it lives on at its prompt
+            self._limit(job, _LOOK_AT_LIMIT_S)
+        else:
             job.timed_out = True
             self.stop(job, ask_s=0.0, reconsider=_never)
 
@@ -188,7 +192,6 @@ class Running:
             job.rss_mib = -(-used.ru_maxrss // _KIB_IN_MIB)
             self._main_ended(job, status)
         elif pid == self._link.starter:
-            self._census.apart.discard(pid)
             self._link.starter_ended()
         # Anything else is an orphan that we adopted: its status is nobody's.
 
@@ -287,8 +290,8 @@ class Running:
     def _look(self) -> None:
         """Bring up to date what the census leaves out, before it is taken."""
         if self._link.starter is not None:
-            self._census.apart.add(self._link.starter)
-        self._census.apart.add(self._link.broker_pid())
+            self._census.set_apart(self._link.starter)
+        self._census.set_apart(self._link.broker_pid())
         self._census.guarded = self._link.starting
 
 

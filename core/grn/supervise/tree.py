@@ -48,7 +48,7 @@ class Owner:
 class Census:
     """Finds the living processes of jobs.
 
-    `apart`: children of ours that are no job's, with all below them. `guarded`: a broker is being
+    Apart are children of ours that are no job's, with all below them. `guarded`: a broker is being
     started and cannot be told from a job's unmarked orphan yet, so the heir gets nothing. To be made
     before the first job is started: the children that are there already are apart. Who makes it later
     says which were there (`before`).
@@ -56,9 +56,12 @@ class Census:
 
     def __init__(self, before: Iterable[int] | None = None) -> None:
         self._me = os.getpid()
-        self.apart = set(procs.children(self._me) if before is None else before)
+        self._apart: dict[int, int | None] = {}
+        """Pid -> when it began: its number may be a job's process's, later."""
+        for pid in procs.children(self._me) if before is None else before:
+            self.set_apart(pid)
         self.guarded = False
-        self._among_strangers = bool(self.apart)
+        self._among_strangers = bool(self._apart)
 
     def take(
         self, owners: Sequence[Owner], *, heir: Owner | None, everywhere: bool
@@ -124,9 +127,18 @@ class Census:
 
     def _is_apart(self, pid: int) -> bool:
         """A broker serves others too, whoever started it: also one that a job of ours started."""
-        if pid not in self.apart and procs.is_broker(pid):
-            self.apart.add(pid)
-        return pid in self.apart
+        if pid in self._apart:
+            if self._apart[pid] == procs.start_time(pid):
+                return True
+            del self._apart[pid]
+        if not procs.is_broker(pid):
+            return False
+        self.set_apart(pid)
+        return True
+
+    def set_apart(self, pid: int) -> None:
+        """Let a process be no job's, for as long as it lives."""
+        self._apart[pid] = procs.start_time(pid)
 
     @staticmethod
     def _owner_of(child: int, start: int, owners: Iterable[Owner]) -> Owner | None:
@@ -148,7 +160,7 @@ class Census:
             owner = by_lease.get(lease)
             for pid in pids if owner is not None else ():
                 start = procs.start_time(pid)
-                ours = pid != self._me and pid not in self.apart
+                ours = pid != self._me and not self._is_apart(pid)
                 if owner is not None and start is not None and ours:
                     found[owner].setdefault(pid, start)
 
