@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Attempts", "Running", "Stopped", "TaskTimedOut", "Witness"]
 
 _WAITS_AFTER_S = 0.5
+_FAILED = 1
 
 
 class TaskTimedOut(GrnError, TimeoutError):  # noqa: N818 - named by what happened
@@ -66,6 +67,9 @@ class Witness(Protocol):
 
     def news(self, kind: str, value: Any) -> None:
         """Its process has something for Prefect."""
+
+    def failed(self, value: Any) -> bool:
+        """Whether what came back says that the attempt has failed."""
 
     def ended(self, grant: Grant, report: Mapping[str, Any] | None) -> None:
         """Its lease was given back."""
@@ -286,10 +290,14 @@ class _Attempt:
         try:
             self._witness.granted(grant)
             self._refuse_stopped()  # the stop may have crossed the grant
-            return self._in_process(body, args, kwargs, grant, explicit)
+            value = self._in_process(body, args, kwargs, grant, explicit)
         except BaseException as error:
             ending = self._ending(error)
             raise
+        else:
+            if self._witness.failed(value):
+                ending["exit_code"] = _FAILED
+            return value
         finally:
             if grant is not None:
                 self._give_back(grant, ending)

@@ -15,9 +15,10 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from prefect.client.schemas.objects import State
 from prefect.context import TaskRunContext
 from prefect.logging.loggers import get_logger, task_run_logger
-from prefect.states import Pending, Running
+from prefect.states import Pending, Running, is_state_iterable
 
 from grn.rules.units import format_mib
 from grn_plugins.prefect import forwarding
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from prefect.client.schemas import TaskRun
-    from prefect.client.schemas.objects import State
 
     from grn.grants import Grant
 
@@ -119,6 +119,11 @@ class Shown:
             forwarding.take(kind, value)
         except Exception:
             self._logger.debug("What the task's process sent is dropped", exc_info=True)
+
+    def failed(self, value: Any) -> bool:
+        """Whether the task returned a state, or several, not all of which are good ones."""
+        states = [value] if isinstance(value, State) else value if is_state_iterable(value) else ()
+        return not all(state.is_completed() for state in states)
 
     def ended(self, grant: Grant, report: Mapping[str, Any] | None) -> None:
         """Its lease was given back."""

@@ -25,15 +25,16 @@ from typing import TYPE_CHECKING, Any
 from grn.errors import Impossible
 from grn_plugins.snakemake import envhook
 from grn_plugins.snakemake.granted import Held, acquire, give_back, say, teller
-from grn_plugins.snakemake.sharing import Parts, at_once, in_levels
+from grn_plugins.snakemake.sharing import Parts, at_once, covers, in_levels
 from grn_plugins.snakemake.stopping import NotStartedError, end_marked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from grn.grants import Ending, Grant
     from grn_plugins.snakemake.granted import Terms, Work
+    from grn_plugins.snakemake.request import Ask
     from grn_plugins.snakemake.stopping import Running
 
 __all__ = ["Groups"]
@@ -57,9 +58,13 @@ class _Place:
 class _Group:
     """Jobs under one lease. `whole` describes all of it."""
 
-    def __init__(self, whole: Work, members: Iterable[Any], terms: Terms, running: Running) -> None:
+    def __init__(
+        self, whole: Work, works: Mapping[Any, Work], terms: Terms, running: Running
+    ) -> None:
         self.whole = whole
-        self.left = set(members)
+        self.asks = {job: work.ask for job, work in works.items()}
+        """What each member wishes for, of which `whole` was made."""
+        self.left = set(works)
         """Members that have not ended yet."""
         self._terms = terms
         self._running = running
@@ -68,23 +73,43 @@ class _Group:
         self._grant: Grant | None = None
         self._without = False
         self._parts: Parts | None = None
+        self._asked: Ask | None = None
+        """What the present lease was asked for."""
         self._inside = 0
+        self._out = 0
+        """Members that were let into the present lease, and have not left it."""
         self._endings: list[Ending] = []
         self._told = False
 
     # -- the lease ------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Ask for the lease, unless it is there; wait for who asks already."""
+    def renew(self, whole: Work, works: Mapping[Any, Work]) -> None:
+        """Take in that a member wishes for something else now, as another attempt does."""
         with self._changed:
-            while self._asking:
+            self.whole = whole
+            self.asks |= {job: work.ask for job, work in works.items()}
+
+    def _is_outgrown(self) -> bool:
+        return self._asked is not None and not covers(self._asked, self.whole.ask)
+
+    def open(self, *, enters: bool = False) -> None:
+        """Ask for the lease, unless it is there and will do; wait for who asks already.
+
+        One that is too small by now is given back once no member uses it. `enters`: the caller is
+        one, from this moment on until it leaves.
+        """
+        with self._changed:
+            while self._asking or (self._out and self._is_outgrown()):
                 self._changed.wait()
-            if self._grant is not None or self._without:
+            if self._without or (self._grant is not None and not self._is_outgrown()):
+                self._out += enters
                 return
+            whole, old = self.whole, self._taken()
             self._asking = True
         grant = None
         try:
-            grant = acquire(self.whole, self._terms, self._running)
+            self._hand_in(old)
+            grant = acquire(whole, self._terms, self._running)
         except Impossible as error:
             raise Impossible(
                 f"{self.whole.name} shares one lease, since its rules are one group: {error.message}."
@@ -97,21 +122,33 @@ class _Group:
                 self._changed.notify_all()
         with self._changed:
             self._without = grant is None
+            self._out += enters
             if grant is not None:
-                self._grant = grant
-                self._parts = Parts(self.whole.ask, grant.message)
+                self._grant, self._asked = grant, whole.ask
+                self._parts = Parts(whole.ask, grant.message)
                 devices = ", ".join(str(device["index"]) for device in grant.devices)
                 say(f"{self.whole.name} has device {devices}")
 
     def close(self, *, if_idle: bool = True) -> None:
         """Give the lease back, unless a member runs."""
         with self._changed:
-            grant = self._grant
-            if grant is None or self._asking or (if_idle and self._inside):
+            if self._asking or (if_idle and self._inside):
                 return
-            self._grant = self._parts = None
-            endings, self._endings = self._endings, []
-            self._told = False
+            old = self._taken()
+        self._hand_in(old)
+
+    def _taken(self) -> tuple[Grant | None, list[Ending]]:
+        """Take the lease away, to be given back; the group has none then."""
+        grant, endings = self._grant, self._endings
+        self._grant = self._parts = self._asked = None
+        self._endings = []
+        self._told = False
+        return grant, endings
+
+    def _hand_in(self, old: tuple[Grant | None, list[Ending]]) -> None:
+        grant, endings = old
+        if grant is None:
+            return
         failed = [ending for ending in endings if _failed(ending)]
         if failed and not grant.nested:
             end_marked(grant.lease, self._terms.grace_s)
@@ -132,8 +169,10 @@ class _Group:
         with self._changed:
             self._inside += 1
         error: BaseException | None = None
+        entered = False
         try:
-            self.open()
+            self.open(enters=True)
+            entered = True
             with self._part(job, work) as held:
                 if held is None:
                     yield
@@ -144,7 +183,7 @@ class _Group:
             error = problem
             raise
         finally:
-            self._leave(job, error)
+            self._leave(job, error, entered=entered)
 
     @contextlib.contextmanager
     def _part(self, job: Any, work: Work) -> Iterator[Held | None]:
@@ -187,9 +226,10 @@ class _Group:
 
         return once
 
-    def _leave(self, job: Any, error: BaseException | None) -> None:
+    def _leave(self, job: Any, error: BaseException | None, *, entered: bool) -> None:
         with self._changed:
             self._inside -= 1
+            self._out -= entered
             self.left.discard(job)
             over = not self.left or error is not None or self._running.waits()
             self._changed.notify_all()
@@ -255,7 +295,11 @@ class Groups:
 
     def look_at(self, job: Any) -> None:
         """Find out who belongs to a job that is about to run. For the scheduling thread only."""
-        if not self._together or job in self._group_of:
+        if not self._together:
+            return
+        group = self._group_of.get(job)
+        if group is not None:
+            self._look_again(group, job)
             return
         name = self._name_of(job)
         if name is None:
@@ -264,12 +308,23 @@ class Groups:
             works = {each: work for each in members if (work := self._tried(each)) is not None}
             if job not in works or len(works) == 1:
                 continue
-            levels = self._levels(members)
-            asks = [[works[each].ask for each in level if each in works] for level in levels]
-            whole = _whole(works, in_levels(asks), name)
+            whole = _whole(works, self._ask_of(members, works), name)
             group = _Group(whole, works, self._terms, self._running)
             self._group_of |= dict.fromkeys(works, group)
             return
+
+    def _look_again(self, group: _Group, job: Any) -> None:
+        """See whether a member that comes again, as another attempt, wishes for the same."""
+        work = self._tried(job)
+        if work is None or work.ask == group.asks.get(job):
+            return
+        left = group.left | {job}
+        works = {each: work for each in left if (work := self._tried(each)) is not None}
+        group.renew(replace(group.whole, ask=self._ask_of(left, works)), works)
+
+    def _ask_of(self, members: set[Any], works: Mapping[Any, Work]) -> Ask:
+        levels = self._levels(members)
+        return in_levels([[works[x].ask for x in level if x in works] for level in levels])
 
     def share_of(self, job: Any, work: Work) -> AbstractContextManager[None] | None:
         """Return what runs a job with its part of its group's lease; `None` if it has no group."""

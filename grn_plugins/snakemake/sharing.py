@@ -14,7 +14,7 @@ from grn_plugins.snakemake.request import Ask
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Part", "Parts", "at_once", "in_levels"]
+__all__ = ["Part", "Parts", "at_once", "covers", "in_levels"]
 
 _WHOLE = 100  # percent
 
@@ -61,6 +61,13 @@ def in_levels(levels: Sequence[Sequence[Ask]]) -> Ask:
         memory_mib=max(memory) if memory else None,
         share=max(share) if share else None,
     )
+
+
+def covers(has: Ask, wants: Ask) -> bool:
+    """Whether a lease that was asked for so has room for what is wished for now."""
+    sizes = ((has.memory_mib, wants.memory_mib), (has.share, wants.share))
+    enough = all((a is None) == (b is None) and (a or 0) >= (b or 0) for a, b in sizes)
+    return enough and has.gpus >= wants.gpus
 
 
 def _common(asks: Sequence[Ask]) -> Ask:

@@ -374,6 +374,22 @@ def test_in_the_order_of_submits(broker: Callable[..., BrokerEnv]):
         assert [int(line) for line in file] == list(range(12))
 
 
+@pytest.mark.parametrize("ends", [("ok",), ("failed",), ("ok", "failed")])
+def test_a_returned_state_is_how_it_ended(broker: Callable[..., BrokerEnv], ends: tuple[str, ...]):
+    """To Prefect a task that returns a failed state has failed: its memory makes no profile."""
+    env = broker("sim:1x8000MiB", sample_fast="0.05")
+
+    @flow(task_runner=GRNTaskRunner(type="gives-up"))
+    def gives_up() -> None:
+        future = work.uses.submit(*ends)
+        future.wait()
+        assert future.state.is_failed() == ("failed" in ends)
+
+    gives_up()
+    peaks = [profile["peak_mib"] for profile in env.client().profiles()]
+    assert peaks == [None if "failed" in ends else 2000]
+
+
 def test_when_the_flow_fails(broker: Callable[..., BrokerEnv]):
     """What waits is cancelled, and the flow does not wait for devices."""
     env = broker("sim:1x8000MiB")

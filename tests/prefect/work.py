@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ from prefect.assets import Asset, materialize
 from prefect.cache_policies import INPUTS
 from prefect.events import emit_event
 from prefect.settings import PREFECT_TASKS_REFRESH_CACHE
+from prefect.states import Completed, Failed
 
 from grn_plugins.prefect import gpu
 
@@ -186,6 +188,15 @@ def hold(path: str) -> str:
     touch(f"{path}.holds")
     until(f"{path}.end")
     return "held"
+
+
+@task
+def uses(*ends: str) -> Any:
+    """Hold device memory for a moment, and return a state, or several, instead of a value."""
+    words = [sys.executable, "-m", "grn.testing.job", "--memory=2000MiB", "--seconds=0.5"]
+    subprocess.run(words, check=True)
+    states = [Completed(data=1) if end == "ok" else Failed(message="gave up") for end in ends]
+    return states if states[1:] else states[0]
 
 
 @task(log_prints=True)

@@ -9,7 +9,7 @@ import pytest
 
 from grn.errors import UsageError
 from grn_plugins.snakemake.request import Ask
-from grn_plugins.snakemake.sharing import Parts, at_once, in_levels
+from grn_plugins.snakemake.sharing import Parts, at_once, covers, in_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,6 +102,76 @@ def test_a_group_does_not_starve_who_holds_its_cores(new_flow: Callable[..., Flo
     )
     flow.run(cores=2).ok()
     assert flow.idle()
+
+
+def test_each_attempt_of_a_member_is_what_it_asks_for(new_flow: Callable[..., Flow]) -> None:
+    """Memory (of all devices together) and devices grow with the attempt: so does the group's lease."""
+    flow = new_flow(
+        """
+        rule a:
+            output: "a"
+            group: "g"
+            resources: gpu=1, gpu_mem_mb=1000
+            shell: "echo $GRN_LEASE $GRN_MEM_MIB > {output}"
+        rule b:
+            input: "a"
+            output: "b"
+            group: "g"
+            retries: 2
+            resources: gpu=lambda w, attempt: min(attempt, 2), gpu_mem_mb=lambda w, attempt: 2000 * attempt
+            shell:
+                "echo $GRN_LEASE $GRN_MEM_MIB $CUDA_VISIBLE_DEVICES >> tries;"
+                " test {resources.gpu_mem_mb} -gt 5000; cp tries {output}"
+        """
+    )
+    flow.run("b").ok()
+    ((first, _),) = flow.lines("a")
+    tries = flow.lines("b")
+    assert [line[1:] for line in tries] == [["2000", "0"], ["2000", "0,1"], ["3000", "0,1"]]
+    leases = [line[0] for line in tries]
+    assert leases[0] == first
+    assert len(set(leases)) == 3
+    assert flow.idle()
+
+
+def test_a_retry_waits_for_who_still_uses_the_smaller_lease(new_flow: Callable[..., Flow]) -> None:
+    """Another member runs in it: it keeps what it has, and the larger one is asked for after it."""
+    flow = new_flow(
+        """
+        rule all:
+            input: "long", "again"
+        rule long:
+            output: "long"
+            group: "g"
+            resources: gpu=1, gpu_mem_mb=1000
+            shell: "while ! test -e failed; do sleep 0.05; done; sleep 0.5; date +%s.%N > {output}"
+        rule again:
+            output: "again"
+            group: "g"
+            retries: 1
+            resources: gpu=1, gpu_mem_mb=lambda w, attempt: 2000 * attempt
+            shell:
+                "test {resources.gpu_mem_mb} -gt 3000 || (touch failed; exit 1);"
+                " date +%s.%N > {output}; echo $GRN_MEM_MIB >> {output}"
+        """
+    )
+    flow.run().ok()
+    ((ended,),) = flow.lines("long")
+    (began,), (mib,) = flow.lines("again")
+    assert float(began) > float(ended)
+    assert mib == "4000"
+    assert flow.idle()
+
+
+def test_a_lease_covers_what_is_no_larger() -> None:
+    """Each of its sizes counts; one that was learnt says nothing about one that is declared."""
+    has = Ask(gpus=2, memory_mib=4000)
+    assert covers(has, Ask(gpus=1, memory_mib=4000))
+    assert not covers(has, Ask(gpus=3, memory_mib=100))
+    assert not covers(has, Ask(gpus=2, memory_mib=4001))
+    assert not covers(has, Ask(gpus=1))
+    assert not covers(Ask(gpus=1), has)
+    assert not covers(Ask(gpus=1, share=30), Ask(gpus=1, share=31))
 
 
 def test_what_runs_at_once_is_added_up() -> None:
