@@ -145,6 +145,39 @@ def test_run_by_itself(queue: Make) -> None:
     assert q.env.status()["leases"] == []
 
 
+def _run_alone(q: QueueEnv, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "grn", "run-notebook", *words]
+    env = {**q.env.environ, "PYTHONPATH": ROOT}
+    return subprocess.run(argv, cwd=q.folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_where_it_cannot_be_written_nothing_is_run(queue: Make) -> None:
+    """What fails should fail before the first cell, not after hours; a missing folder is made."""
+    q = queue("sim:1x10000MiB")
+    notebook(q, "a.ipynb", "open('ran', 'w').close(); print(7)")
+    open(os.path.join(q.folder, "file"), "w", encoding="ascii").close()
+    done = _run_alone(q, "a.ipynb", "-o", "file/b.ipynb")
+    assert (done.returncode, os.path.exists(os.path.join(q.folder, "ran"))) == (2, False)
+    assert "cannot write the notebook" in done.stderr
+    done = _run_alone(q, "a.ipynb", "-o", "new/folder/b.ipynb")
+    assert done.returncode == 0, done.stderr
+    made = nbformat.read(os.path.join(q.folder, "new/folder/b.ipynb"), as_version=4)
+    assert made.cells[0].outputs
+
+
+def test_what_cannot_be_written_any_more_is_kept_elsewhere(queue: Make) -> None:
+    """All cells run on, the result is where it is said to be, and the status tells of it."""
+    q = queue("sim:1x10000MiB")
+    away = "import os, shutil; shutil.rmtree('out'); open('out', 'w').close()"
+    notebook(q, "a.ipynb", away, "print('still', 'here')")
+    done = _run_alone(q, "a.ipynb", "-o", "out/b.ipynb")
+    assert done.returncode == 125
+    assert done.stderr.count("for now") == 1
+    kept = done.stderr.partition("it is in ")[2].split()[0]
+    assert "still here" in nbformat.read(kept, as_version=4).cells[1].outputs[0].text
+    os.unlink(kept)
+
+
 @pytest.mark.parametrize(
     ("text", "words", "named"),
     [

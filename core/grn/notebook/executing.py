@@ -5,7 +5,8 @@ of it, and at the end of every way of ending; the input is not touched; the kern
 environment, also where its kernelspec says otherwise; nothing of the kernel is left.
 
 Exit statuses: 0 all cells ran; 1 a cell raised; 3 the kernel died; 124 a cell took too long; 130 or 143
-interrupted; 2 the notebook cannot be read, or its kernel is not known.
+interrupted; 2 the notebook cannot be read or written, or its kernel is not known; 125 all cells ran, and
+the result is elsewhere, since the disk was full or the folder could not be written any more.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from jupyter_client.kernelspec import NoSuchKernel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-from grn.errors import UsageError
+from grn.errors import GrnError, UsageError
 from grn.notebook.kernels import unknown
 from grn.notebook.parameters import inject
 from grn.rules.environment_table import TABLE
@@ -75,6 +76,7 @@ class _Run:
         self._interrupted: int | None = None
         self._now = 0
         self._started = False
+        self._unwritten = False
         for cell in self._notebook.cells:
             if cell.cell_type == "code":  # what an earlier run left is not what this one gave
                 cell.outputs, cell.execution_count = [], None
@@ -120,6 +122,7 @@ class _Run:
             known = manager.kernel_spec_manager.find_kernel_specs()
             raise UsageError(unknown(error.name, known)) from error
         self._connect_privately(manager)
+        self._begin()
         client.km = manager
         try:
             return await self._with_kernel(client)
@@ -176,7 +179,12 @@ class _Run:
 
     async def _ended(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
         del cell, cell_index, execute_reply
-        self._write("running", None, "")
+        try:
+            self._write(self._target, "running", None, "")
+        except OSError as error:  # cells that took hours are worth more than what is written now
+            if not self._unwritten:
+                _complain(f"cannot write {self._target} for now: {error.strerror}")
+            self._unwritten = True
 
     @staticmethod
     def _did_not_start(manager: Any, error: Exception) -> str:
@@ -199,13 +207,36 @@ class _Run:
         return f"{text}: it ended with status {status}{hint}"
 
     def _over(self, status: int, text: str) -> int:
-        self._write("ok" if not status else "failed", status, text)
-        _say(f"written to {self._target}")
+        how = ("ok" if not status else "failed", status, text)
+        try:
+            self._write(self._target, *how)
+            _say(f"written to {self._target}")
+        except OSError as error:
+            handle, beside = tempfile.mkstemp(suffix=os.path.basename(self._target))
+            os.close(handle)
+            self._write(beside, *how)
+            _complain(f"cannot write {self._target}: {error.strerror}; it is in {beside}")
+            status = status or GrnError.exit_status
         if text:
-            sys.stderr.write(f"grn run-notebook: {text}\n")
+            _complain(text)
         return status
 
-    def _write(self, state: str, status: int | None, text: str) -> None:
+    def _begin(self) -> None:
+        """Write the notebook before anything of it runs: what fails should fail now, not after hours.
+
+        Raises:
+            UsageError: it cannot be written where it is wanted.
+        """
+        if self._options.inplace:  # it keeps the outputs that it has until there are others
+            return
+        try:
+            self._write(self._target, "running", None, "")
+        except OSError as error:
+            raise UsageError(
+                f"cannot write the notebook {self._target}: {error.strerror}"
+            ) from error
+
+    def _write(self, path: str, state: str, status: int | None, text: str) -> None:
         self._notebook.metadata["grn"] = {
             "state": state,
             "exit_code": status,
@@ -216,17 +247,21 @@ class _Run:
             "took_s": round(time.time() - self._begun_s, 3),
             "parameters": dict(self._options.parameters),
         }
-        half = f"{self._target}.{os.getpid()}.tmp"
+        half = f"{path}.{os.getpid()}.tmp"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
             with open(half, "w", encoding="utf-8", errors="backslashreplace") as file:
                 _write(self._notebook, file)
-            os.replace(half, self._target)
-        except OSError as error:
+            os.replace(half, path)
+        except OSError:
             if os.path.exists(half):
                 os.unlink(half)
-            raise UsageError(
-                f"cannot write the notebook {self._target}: {error.strerror}"
-            ) from error
+            raise
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"grn run-notebook: {text}\n")
+    sys.stderr.flush()
 
 
 def _say(text: str) -> None:
