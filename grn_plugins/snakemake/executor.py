@@ -85,7 +85,7 @@ class Executor(LocalExecutor):  # type: ignore[misc]  # Snakemake ships no types
         for pattern in self._chosen.unknown(rule.name for rule in rules):
             say_once(f"--grn-rules {pattern!r} is no rule of this workflow")
         for job in self.dag.needrun_jobs():
-            for name in unknown_names(getattr(job.rule, "resources", None) or ()):
+            for name in unknown_names(getattr(job.rule, "resources", None) or {}):
                 say_once(
                     f"rule {job.rule.name}: the resource {name} says nothing to GRN, which reads gpu,"
                     " gpu_mem_mb, gpu_share and gpu_model"
@@ -202,6 +202,8 @@ class Executor(LocalExecutor):  # type: ignore[misc]  # Snakemake ships no types
         """Take in that a job has failed; if that ends the run, nothing waits on for a device."""
         super().handle_job_error(job)
         self._close_if_final(job)
+        if job.restart_times <= job.attempt - 1:
+            self._groups.gives_up(job)
 
     def _close_if_final(self, job: Any) -> None:
         keeps_going = self.workflow.execution_settings.keep_going

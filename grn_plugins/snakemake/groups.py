@@ -154,6 +154,12 @@ class _Group:
             end_marked(grant.lease, self._terms.grace_s)
         give_back(grant, [self.whole], (failed or endings or [_UNUSED])[0])
 
+    def forget(self, lost: set[Any]) -> bool:
+        """Wait no more for these members; tell whether no other is left."""
+        with self._changed:
+            self.left -= lost
+            return not self.left
+
     def close_when_left(self) -> None:
         """Give the lease back once no member runs: a service may take a moment to end."""
         with self._changed:
@@ -330,6 +336,28 @@ class Groups:
         """Return what runs a job with its part of its group's lease; `None` if it has no group."""
         group = self._group_of.get(job)
         return None if group is None else group.member(job, work)
+
+    def gives_up(self, failed: Any) -> None:
+        """Wait no more for what needs a job that has failed for good. For the scheduling thread only."""
+        groups = set(self._group_of.values())
+        if not groups:
+            return
+        left = set[Any]().union(*(group.left for group in groups))
+        lost = {failed} | {job for job in left if failed in self._all_before(job)}
+        for group in groups:
+            if group.forget(lost):  # what it left behind may take a while to end
+                threading.Thread(target=group.close, name="grn-give-back").start()
+
+    def _all_before(self, job: Any) -> set[Any]:
+        """Return all that a job depends on, directly or not."""
+        before: set[Any] = set()
+        stack = [job]
+        while stack:
+            for each in self._dependencies(stack.pop()):
+                if each not in before:
+                    before.add(each)
+                    stack.append(each)
+        return before
 
     def yield_idle(self) -> None:
         """Give back what no member uses just now: others of this run wait."""

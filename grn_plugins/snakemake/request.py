@@ -18,7 +18,7 @@ from grn.rules.jobtype import LONGEST_NAME
 from grn.rules.units import parse_size_mib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 __all__ = [
     "COUNTS",
@@ -40,6 +40,7 @@ _OTHERS = ("gpu_model", "gpu_manufacturer", "gpu_share", "grn_policy", "grn_type
 _MAKERS = ("nvidia",)
 _WHOLE = 100  # percent
 _CARD = re.compile(r"gpu_?([0-9]{1,3})")
+_OF_A_CLUSTER = re.compile(r"gres|tres\w*|slurm_extra|\w*_extra", re.IGNORECASE)
 _LIKE_A_GPU = re.compile(r"gpu|cuda|vram|mig\b|^grn", re.IGNORECASE)
 _MASK = re.compile(
     r"""(?:^|[\s;&|(])(?:export\s+|env\s+)?CUDA_VISIBLE_DEVICES=(["']?)([-\w,. ]*?)\1(?=[\s;&|)]|$)""",
@@ -245,13 +246,27 @@ def _is_fraction(text: str) -> bool:
 # -- what else can be wrong -----------------------------------------------------------------------
 
 
-def unknown_names(resources: Iterable[str]) -> list[str]:
-    """Return the names that look like wishes for a GPU and are none that is known here."""
+def unknown_names(resources: Mapping[str, object]) -> list[str]:
+    """Return the resources that look like wishes for a GPU and are none that is known here.
+
+    By their names, and by what a cluster's resources say: `gres="gpu:1"`.
+    """
     known = {*COUNTS, *MEMORIES, *_OTHERS}
     return sorted(
         name
-        for name in resources
-        if _LIKE_A_GPU.search(name) and name not in known and not _CARD.fullmatch(name)
+        for name, value in resources.items()
+        if name not in known
+        and not _CARD.fullmatch(name)
+        and (_LIKE_A_GPU.search(name) or _says_gpu(name, value))
+    )
+
+
+def _says_gpu(name: str, value: object) -> bool:
+    said = getattr(value, "raw", value)  # as it is written, not yet reckoned
+    return (
+        isinstance(said, str)
+        and "gpu" in said.lower()
+        and _OF_A_CLUSTER.fullmatch(name) is not None
     )
 
 

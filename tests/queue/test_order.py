@@ -85,6 +85,19 @@ def test_one_put_first_goes_before_those_that_wait_at_the_broker(queue: Make) ->
     q.run("wait")
 
 
+def test_waiting_for_nothing_names_what_ended_ill(queue: Make) -> None:
+    """A job that is quicker than `wait` has failed: nobody shall take silence for success."""
+    q = queue()
+    assert "nothing to wait for. " in q.run("wait").stderr
+    q.start()
+    (bad,) = q.add("--", "false")
+    (good,) = q.add("--", "true")
+    q.run("wait", str(bad), str(good), status=1)
+    said = q.run("wait").stderr
+    assert f"1 in the list did not end well ({bad})" in said
+    assert "grn queue wait ID" in said
+
+
 def test_held_until_released(queue: Make) -> None:
     """A held job is passed over."""
     q = queue()

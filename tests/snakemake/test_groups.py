@@ -10,6 +10,7 @@ import pytest
 from grn.errors import UsageError
 from grn_plugins.snakemake.request import Ask
 from grn_plugins.snakemake.sharing import Parts, at_once, covers, in_levels
+from tests.env import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,6 +162,45 @@ def test_a_retry_waits_for_who_still_uses_the_smaller_lease(new_flow: Callable[.
     assert float(began) > float(ended)
     assert mib == "4000"
     assert flow.idle()
+
+
+def test_a_group_whose_rest_can_never_run_gives_its_lease_back(
+    new_flow: Callable[..., Flow],
+) -> None:
+    """What its last member needs has failed for good; the run goes on without a device."""
+    flow = new_flow(
+        """
+        rule first:
+            output: "first"
+            group: "g"
+            resources: gpu=1
+            shell: "touch {output}"
+        rule bad:
+            input: "first"
+            output: "bad"
+            shell: "exit 1"
+        rule between:
+            input: "bad"
+            output: "between"
+            shell: "touch {output}"
+        rule last:
+            input: "first", "between"
+            output: "last"
+            group: "g"
+            resources: gpu=1
+            shell: "touch {output}"
+        rule long:
+            input: "first"
+            output: "long"
+            shell: "while ! test -e go; do sleep 0.05; done; touch {output}"
+        """
+    )
+    run = flow.run("--keep-going", "last", "long")
+    eventually(lambda: "Error in rule bad" in run.text, what="the failure")
+    eventually(flow.idle, what="no lease")
+    assert run.process.poll() is None
+    flow.write("go", "")
+    run.fails()
 
 
 def test_a_lease_covers_what_is_no_larger() -> None:

@@ -115,7 +115,14 @@ def test_devices_that_a_command_names_itself(command: str | None, mask: str | No
 def test_names_that_look_like_a_wish() -> None:
     """What nobody reads is worth a word: a misspelt wish runs without its device."""
     names = ["n_gpus", "gpu_memory", "GPU", "gpu", "gpu0", "mem_mb", "grn_pol", "grn_type"]
-    assert unknown_names(names) == ["GPU", "gpu_memory", "grn_pol", "n_gpus"]
+    assert unknown_names(dict.fromkeys(names, 1)) == ["GPU", "gpu_memory", "grn_pol", "n_gpus"]
+
+
+def test_what_a_cluster_would_read_is_pointed_out() -> None:
+    """Slurm's spelling of a GPU, which nobody reads here."""
+    said = {"gres": "gpu:1", "slurm_extra": "'--gres=gpu:2'", "tres_per_task": "gres/gpu:1"}
+    assert unknown_names({**said, "partition": "gpu", "runtime": 5}) == sorted(said)
+    assert unknown_names({"gres": "lustre:1", "slurm_extra": "'--qos=high'", "tres": 3}) == []
 
 
 def test_limits_that_cut_a_wish() -> None:

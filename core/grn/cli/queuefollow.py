@@ -30,6 +30,7 @@ _CHUNK = 1 << 16
 _FAILED = 1
 _NOT_IN_TIME = 75
 _STDOUT = 1
+_NAMED = 8
 _TRY_AGAIN_S = 1.0
 _FORGOTTEN: tuple[str, int | None] = (q.CANCELLED, None)
 
@@ -95,6 +96,8 @@ def wait(argv: Sequence[str]) -> int:
     changes = Changes([places.changes])
     with Store(places) as store:
         wanted = [store.get(job).id for job in args.jobs] or _all_that_run(store)
+        if not wanted:
+            _nothing_to_wait_for(store)
     until = None if args.timeout is None else time.monotonic() + args.timeout
     said = False
     while True:
@@ -137,6 +140,17 @@ def _seconds(text: str) -> float:
 
 def _all_that_run(store: Store) -> list[int]:
     return [job for job, state in store.alive().items() if state != q.HELD]
+
+
+def _nothing_to_wait_for(store: Store) -> None:
+    """Say so: a job that was quicker than we has a status, and it is not in ours."""
+    ill = store.numbers(sorted(q.OVER - {q.OK}))
+    some = ", ".join(map(str, ill[:_NAMED])) + (", ..." if ill[_NAMED:] else "")
+    what = f"; {len(ill)} in the list did not end well ({some})" if ill else ""
+    sys.stderr.write(
+        f"grn queue: nothing to wait for{what}. `grn queue wait ID ...` has the status of jobs that"
+        " are over, too\n"
+    )
 
 
 def _told(over: Sequence[int], ends: Mapping[int, tuple[str, int | None]], *, as_json: bool) -> int:
