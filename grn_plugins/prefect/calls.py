@@ -70,6 +70,7 @@ class Witness(Protocol):
 
     def failed(self, value: Any) -> bool:
         """Whether what came back says that the attempt has failed."""
+        raise NotImplementedError
 
     def ended(self, grant: Grant, report: Mapping[str, Any] | None) -> None:
         """Its lease was given back."""

@@ -164,3 +164,9 @@ def test_somebody_else_in_a_home_that_cannot_be_written(machine: Machine) -> Non
     text = Report(done).text("problem", about="state")
     assert "uid 65534" in text
     assert "GRN_STATE_DIR" in text
+
+
+def test_a_store_that_is_no_file_is_a_finding(tmp_path: Path) -> None:
+    """A pipe of its name would keep SQLite waiting for ever."""
+    os.mkfifo(tmp_path / FILE_NAME)
+    assert "is not a regular file" in machinelook.state_of(str(tmp_path)).store_problem

@@ -17,6 +17,8 @@ from grn.history.reader import History
 from tests.history.conftest import BEGAN
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.history.conftest import Book
 
 _NOBODY = 65534
@@ -248,3 +250,18 @@ def test_prefixes_and_patterns() -> None:
     assert literal_prefix("plain") == "plain"
     assert matcher("Train*")("Train 1\n2")
     assert not matcher("Train*")("train")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "below a file", "no name"])
+def test_what_is_no_file_is_said_at_once(tmp_path: Path, kind: str) -> None:
+    """SQLite would wait for somebody who writes to the pipe."""
+    path = tmp_path / "history.sqlite"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "below a file":
+        path.write_text("")
+    place = {"below a file": path / "x", "no name": f"{path}\0"}.get(kind, path)
+    with pytest.raises(JournalError, match="cannot read the history"):
+        History(str(place))

@@ -372,6 +372,7 @@ def _no_broker(*_: object) -> None:
         ({"if_unavailable": "maybe"}, "fail, run"),
         ({"wait": -1}, "wait=-1"),
         ({"priority": "high"}, "priority='high'"),
+        ({"priority": -(1 << 41)}, "is too large"),
         ({"type": " "}, "type"),
         ({"type": 3}, "type=3 is not a text"),
         ({"label": 3}, "label=3 is not a text"),
