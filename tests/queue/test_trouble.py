@@ -251,6 +251,24 @@ def small(tmp_path: Path) -> Iterator[str]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def test_a_notebook_in_place_that_cannot_be_written_is_not_run(
+    small: str, new_env: Callable[..., BrokerEnv]
+) -> None:
+    """It is told before the first cell runs, and the outputs that it has stay."""
+    pytest.importorskip("ipykernel", reason="notebooks need a kernel")
+    nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
+    env = new_env("sim:1x10000MiB")
+    ran, path = os.path.join(env.folder, "ran"), os.path.join(small, "a.ipynb")
+    cell = nbformat.v4.new_code_cell(f"open({ran!r}, 'w').close()")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
+    subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+    argv = [sys.executable, "-m", "grn", "run-notebook", "--inplace", path]
+    environ = {**env.environ, "PYTHONPATH": ROOT}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, os.path.exists(ran)) == (2, False)
+    assert f"cannot write the notebook {path}: Read-only file system" in done.stderr
+
+
 def test_a_full_disk_loses_nothing(small: str, new_env: Callable[..., BrokerEnv]) -> None:
     """An add is refused, the owner lives, ends are written once there is room, nothing runs twice."""
     q = QueueEnv(new_env("sim:1x10000MiB", state_dir=os.path.join(small, "state")))

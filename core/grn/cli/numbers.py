@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 __all__ = ["LARGEST", "whole"]
 
 LARGEST = (1 << 63) - 1
@@ -16,6 +14,8 @@ def whole(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: it is none, or too large for anything that has a number.
     """
+    import argparse  # noqa: PLC0415 - who calls this has it; who wants only the limit need not
+
     try:
         number = int(text)
     except ValueError:

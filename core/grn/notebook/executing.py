@@ -227,10 +227,11 @@ class _Run:
         Raises:
             UsageError: it cannot be written where it is wanted.
         """
-        if self._options.inplace:  # it keeps the outputs that it has until there are others
-            return
         try:
-            self._write(self._target, "running", None, "")
+            if not self._options.inplace:
+                self._write(self._target, "running", None, "")
+            else:  # it keeps the outputs that it has until there are others
+                tempfile.TemporaryFile(dir=os.path.dirname(self._target)).close()
         except OSError as error:
             raise UsageError(
                 f"cannot write the notebook {self._target}: {error.strerror}"
